@@ -1,0 +1,1 @@
+"""Who computes: the step contract, and the backends behind it."""

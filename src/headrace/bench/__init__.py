@@ -1,0 +1,1 @@
+"""Measurements: accuracy against golden values, throughput, prefix reuse."""

@@ -1,0 +1,1 @@
+"""Requests in, tokens out: scheduler, key-value blocks, prefix tree. Knows no clock, process or network."""

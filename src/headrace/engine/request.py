@@ -1,0 +1,70 @@
+"""A request as the engine sees it: token ids in, and what ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from headrace.backends.sampling import SamplingParams
+from headrace.backends.step import Float32, TopLogprobs
+
+
+class PrefixNamespace(NamedTuple):
+    """Requests share cached prefixes only within one namespace."""
+
+    model: str
+    adapter: str = ""
+    salt: str = ""
+    """The request's `cache_salt`: who does not know it cannot probe what others sent."""
+    media: str = ""
+    """Digest of images or audio in the prompt, whose placeholder tokens alone would look equal."""
+
+
+class FinishReason(str, Enum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    """An end-of-text token, or a stop string found by the worker."""
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt, one continuation."""
+
+    id: str
+    prompt: tuple[int, ...]
+    """At least one token."""
+    max_tokens: int
+    """At least 1; the worker has already cut it to what the context allows."""
+    namespace: PrefixNamespace
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_token_ids: frozenset[int] = frozenset()
+    """Tokens that end the request; the token itself is reported as the last one."""
+    top_logprobs: int = -1
+    """As in a step plan: -1 for none."""
+    priority: int = 0
+    """Lower runs first; equal priorities by arrival."""
+    use_prefix_cache: bool = True
+    """False neither looks for nor shares a cached prefix."""
+    prompt_logits: bool = False
+    """Report the logits of every prompt position that is computed; for measurements and tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one step brought for one request."""
+
+    id: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    cached_tokens: int
+    """Prompt tokens found in the prefix tree instead of computed, when first admitted."""
+    logprobs: tuple[TopLogprobs, ...] = ()
+    """One for each of `token_ids` where the request asked, else empty."""
+    prompt_logits: Float32 | None = None
+    """[n, vocab] logits of the n prompt positions that this step computed, where the request asked."""
+    logits_start: int = 0
+    """The position of the first of them."""

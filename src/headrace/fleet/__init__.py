@@ -1,0 +1,1 @@
+"""Which replica: starting workers, watching them, restarting them."""

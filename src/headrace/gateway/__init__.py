@@ -1,0 +1,1 @@
+"""The front door: HTTP, checks and limits, the OpenAI dialect, metrics."""

@@ -1,0 +1,1 @@
+"""One process around one engine, and the messages it speaks."""

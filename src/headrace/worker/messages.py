@@ -1,0 +1,128 @@
+"""What gateway and worker say to each other: plain structs, encoded as MessagePack.
+
+One step's tokens of all requests travel in one message. A worker's first message is `Ready`; both sides
+refuse a peer whose PROTOCOL_VERSION differs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.backends.fingerprint import Fingerprint
+from headrace.backends.sampling import SamplingParams
+
+PROTOCOL_VERSION = 1
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Tagged by class name; positional on the wire, so fields are only ever added at the end."""
+
+
+# gateway to worker
+
+
+class Submit(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Generate. The gateway has tokenized, checked and limited the request."""
+
+    id: str
+    prompt: list[int]
+    max_tokens: int
+    sampling: SamplingParams
+    stop: list[str] = []
+    """Stop strings; the worker ends the request where one appears and sends no text from it on."""
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    top_logprobs: int = -1
+    priority: int = 0
+    adapter: str = ""
+    salt: str = ""
+    use_prefix_cache: bool = True
+
+
+class Cancel(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The client went away. No further event of this request is sent."""
+
+    id: str
+
+
+class Drain(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Finish what is accepted, answer `Drained`, and exit."""
+
+
+class Ping(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Answer with `Stats`."""
+
+
+# worker to gateway
+
+
+class Ready(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The model is loaded; requests are welcome."""
+
+    version: int
+    pid: int
+    model: str
+    fingerprint: Fingerprint
+    context_length: int
+    """The most tokens of prompt and output together."""
+    cache_blocks: int
+    block_tokens: int
+
+
+class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one step brought for one request."""
+
+    id: str
+    text: str
+    """New text that no stop string can take back; whole characters only."""
+    token_ids: list[int]
+    finish_reason: str | None = None
+    """stop, length, cancelled; None while it goes on."""
+    cached_tokens: int = 0
+    logprobs: list[tuple[float, list[int], list[float]]] = []
+    """For each of token_ids where asked: the chosen token's, then the top ids and theirs."""
+
+
+class Events(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """All that one step brought."""
+
+    events: list[TokenEvent]
+
+
+class Rejected(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """This request cannot run; it was never started."""
+
+    id: str
+    reason: str
+
+
+class Stats(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Gauges, and counters since the worker started."""
+
+    waiting: int
+    running: int
+    blocks_total: int
+    blocks_used: int
+    """Held by running requests."""
+    blocks_cached: int
+    """Held by the prefix tree alone, free to be taken."""
+    prompt_tokens: int
+    computed_tokens: int
+    """Rows computed, prompt and output."""
+    cached_tokens: int
+    """Prompt tokens found in the prefix tree."""
+    generated_tokens: int
+    preemptions: int
+    steps: int
+
+
+class Drained(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The last message of a worker that was told to drain."""
+
+
+ToWorker = Submit | Cancel | Drain | Ping
+ToGateway = Ready | Events | Rejected | Stats | Drained
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
+decode_to_gateway = msgspec.msgpack.Decoder(ToGateway).decode
