@@ -45,8 +45,9 @@ class Linear:
 class Rope:
     """Rotary position embedding (Su et al., 2021) over the first `dims` of each of `heads` heads.
 
-    `pairing` says which two elements rotate together: "adjacent" (2i, 2i+1) or "halves" (i, i + dims/2). The angle of
-    pair i at position p is p · scale · base^(-2i/dims), divided by element i of the tensor `factors` where given.
+    `pairing` says which two elements rotate together: "adjacent" (2i, 2i+1) or "halves" (i, i + dims/2).
+    The angle of pair i at position p is p · scale · base^(-2i/dims), divided by element i of the tensor
+    `factors` where given.
     """
 
     x: Value

@@ -1,0 +1,50 @@
+"""Qwen2 and Qwen2.5 (Yang et al., 2024): as Llama, with biases on query, key and value."""
+
+from __future__ import annotations
+
+from headrace.models.config import ModelConfig
+from headrace.models.graph import Graph
+from headrace.models.weights import Weights
+
+
+def qwen2(config: ModelConfig, weights: Weights) -> Graph:
+    """Element i rotates with element i + dims/2."""
+    graph = Graph()
+    x = graph.embed("token_embd.weight")
+    for layer in range(config.layers):
+        block = f"blk.{layer}."
+        normed = graph.rms_norm(x, block + "attn_norm.weight", config.norm_eps)
+        query, key, value = (
+            graph.linear(normed, f"{block}attn_{name}.weight", f"{block}attn_{name}.bias") for name in "qkv"
+        )
+        query, key = (
+            graph.rope(
+                rotated,
+                heads=heads,
+                head_dim=config.head_dim,
+                dims=config.rope_dims,
+                base=config.rope_base,
+                scale=config.rope_scale,
+                pairing="halves",
+            )
+            for rotated, heads in ((query, config.heads), (key, config.kv_heads))
+        )
+        attended = graph.attention(
+            query,
+            key,
+            value,
+            layer=layer,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            scale=config.head_dim**-0.5,
+        )
+        x = graph.add(x, graph.linear(attended, block + "attn_output.weight"))
+        normed = graph.rms_norm(x, block + "ffn_norm.weight", config.norm_eps)
+        gate = graph.linear(normed, block + "ffn_gate.weight")
+        up = graph.linear(normed, block + "ffn_up.weight")
+        x = graph.add(x, graph.linear(graph.swiglu(gate, up), block + "ffn_down.weight"))
+    hidden = graph.rms_norm(x, "output_norm.weight", config.norm_eps)
+    tied = "output.weight" not in weights
+    graph.output(hidden, graph.linear(hidden, "token_embd.weight" if tied else "output.weight"))
+    return graph
