@@ -1,0 +1,59 @@
+"""What tests share: golden values, real models from the models cache, and a small synthetic model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def _shared_data() -> Path:
+    """The folder of golden values and data sets, which is kept beside the checkout and never committed."""
+    shared = os.environ.get("HEADRACE_SHARED")
+    return (Path(shared) if shared else Path(__file__).parents[2] / "shared") / "data"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], dict[str, Any]]:
+    """`golden(name)` is the parsed golden-NAME.json; the test is skipped where the file is absent."""
+
+    @cache
+    def load(name: str) -> dict[str, Any]:
+        path = _shared_data() / "golden" / f"golden-{name}.json"
+        if not path.exists():
+            pytest.skip(f"no golden values: {path} is absent (HEADRACE_SHARED names the folder that holds data/)")
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return values
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Callable[[str], Path]:
+    """`model_path(name)` is the file of a model in the registry; skipped where it cannot be had."""
+
+    @cache
+    def find(name: str) -> Path:
+        home = os.environ.get("HEADRACE_HOME")
+        folder = (Path(home) if home else Path.home() / ".cache" / "headrace") / "models"
+        for path in sorted(folder.glob("*.gguf")):
+            if path.name.lower().startswith(name):
+                return path
+        pytest.skip(f"no model {name} in {folder}; `headrace pull {name}` brings it")
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def synthetic_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a tiny random model that holds a tensor of every packed format."""
+    from synthetic import write_synthetic
+
+    path = tmp_path_factory.mktemp("synthetic") / "synthetic.gguf"
+    write_synthetic(path)
+    return path
