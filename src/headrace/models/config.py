@@ -34,7 +34,7 @@ class ModelConfig:
 
     @classmethod
     def from_weights(cls, weights: Weights) -> ModelConfig:
-        """Raises ModelFileError, naming the key, for a value that is missing, of the wrong kind or senseless."""
+        """Raises ModelFileError, naming the key, for a value that is missing or senseless."""
         read = _Reader(weights)
         heads = read.integer("attention.head_count", 1)
         embedding = read.integer("embedding_length", 1)
