@@ -26,7 +26,9 @@ def golden() -> Callable[[str], dict[str, Any]]:
     def load(name: str) -> dict[str, Any]:
         path = _shared_data() / "golden" / f"golden-{name}.json"
         if not path.exists():
-            pytest.skip(f"no golden values: {path} is absent (HEADRACE_SHARED names the folder that holds data/)")
+            pytest.skip(
+                f"no golden values: {path} is absent (HEADRACE_SHARED names the folder that holds data/)"
+            )
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return values
 

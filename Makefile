@@ -1,0 +1,70 @@
+# Everything from a fresh checkout, with nothing installed but python3, make and a C++20 compiler.
+# `make help` lists the targets; ARGS is handed on: make serve ARGS="--port 9000", make test ARGS="tests/engine -x".
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The build's own tools are kept in the environment, so that a rebuild compiles only what changed.
+BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1.11'
+NATIVE := $(shell find native -type f)
+
+.PHONY: help setup serve test test-oracle lint format bench load-test clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: $(VENV)/installed ## make .venv and install headrace in it
+	@echo "headrace: ready; $(BIN)/headrace --help"
+
+serve: $(VENV)/installed ## serve the default model on http://127.0.0.1:8000
+	@$(BIN)/headrace serve $(ARGS)
+
+test: $(VENV)/installed-dev ## run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-oracle: $(VENV)/installed-dev ## run the slow numerical comparisons too
+	@$(BIN)/python -m pytest -m oracle $(ARGS)
+
+lint: $(VENV)/installed-dev ## check style, types, floors and C++ format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@find native -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format --dry-run -Werror
+
+format: $(VENV)/installed-dev ## bring Python and C++ into the house's format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@find native -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format -i
+
+bench: $(VENV)/installed ## measure throughput of the default model
+	@$(BIN)/headrace bench throughput smollm2-135m $(ARGS)
+
+load-test: $(VENV)/installed ## put a load client from outside on a running server
+	@$(BIN)/python benchmarks/load_client.py $(ARGS)
+
+clean: ## remove the environment, builds and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# A stamp is newer than what it was made from: nothing is installed twice.
+
+$(BIN)/python:
+	@python=$$(sh scripts/check_machine.sh) && \
+		echo "headrace: making $(VENV) with $$($$python --version)" && \
+		$$python -m venv --clear $(VENV)
+
+$(VENV)/build-tools: | $(BIN)/python
+	@echo "headrace: installing the build tools"
+	@$(PIP) install -qq $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/installed: pyproject.toml $(NATIVE) $(VENV)/build-tools
+	@echo "headrace: compiling and installing"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -qq --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(VENV)/installed
+	@echo "headrace: installing the development tools"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -qq --no-build-isolation -e '.[dev]'
+	@touch $@
