@@ -1,0 +1,92 @@
+"""How many cache blocks a worker gets, and the context length that they allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.backends.cache import BLOCK_TOKENS
+from headrace.errors import CacheTooSmallError, ConfigError
+
+MEMORY_SHARE = 0.5
+"""The part of free memory that the cache takes by default: the rest is for the gateway and other programs."""
+
+MIN_CONTEXT = 256
+"""Below this many tokens a context is not worth serving (a model of a shorter context needs just that)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What was decided."""
+
+    blocks: int
+    """Blocks in each group's pool."""
+    context_length: int
+    """Tokens of prompt and output together that one request may hold; lowered where memory is short."""
+
+
+def cache_size(
+    *,
+    block_bytes: int,
+    model_context: int,
+    context_length: int | None,
+    max_running: int,
+    free_bytes: int,
+    cache_tokens: int | None = None,
+    cache_bytes: int | None = None,
+) -> CacheSize:
+    """Blocks for the tokens or bytes asked for, else for a share of free memory.
+
+    Args:
+        block_bytes: bytes of one block in every group.
+        model_context: tokens the model was made for.
+        context_length: tokens asked for; None means the model's, or as many as fit.
+        max_running: requests that run at the same time. More blocks than they can ever fill are not taken
+            by default.
+        free_bytes: memory that can be taken, after the weights were loaded.
+        cache_tokens: tokens asked for, in place of a share of memory.
+        cache_bytes: bytes asked for, in place of a share of memory.
+
+    Raises:
+        ConfigError: a number asked for is impossible, or the context asked for does not fit.
+        CacheTooSmallError: memory does not even hold a short context.
+    """
+    if context_length is not None and not 1 <= context_length <= model_context:
+        raise ConfigError(f"context-length must be from 1 to {model_context}, what the model was made for")
+    if cache_tokens is not None and cache_bytes is not None:
+        raise ConfigError("cache-tokens and cache-gib exclude each other: give one of them")
+    context = context_length or model_context
+
+    if cache_tokens is not None:
+        blocks = _blocks(cache_tokens)
+    elif cache_bytes is not None:
+        blocks = cache_bytes // block_bytes
+    else:
+        blocks = min(int(free_bytes * MEMORY_SHARE) // block_bytes, max_running * _blocks(context))
+    asked = cache_tokens is not None or cache_bytes is not None
+    if asked and blocks * block_bytes > free_bytes:
+        raise ConfigError(
+            f"a cache of {blocks * BLOCK_TOKENS} tokens takes {_gib(blocks * block_bytes)}, "
+            f"but {_gib(free_bytes)} of memory is free: lower cache-tokens or cache-gib"
+        )
+
+    if blocks >= _blocks(context):
+        return CacheSize(blocks, context)
+    if context_length is not None:
+        raise ConfigError(
+            f"a context of {context} tokens takes {_gib(_blocks(context) * block_bytes)} of cache, "
+            f"but only {_gib(blocks * block_bytes)} can be had: lower context-length or raise cache-tokens"
+        )
+    if blocks * BLOCK_TOKENS < min(MIN_CONTEXT, model_context):
+        raise CacheTooSmallError(
+            f"the cache can have {_gib(blocks * block_bytes)}, which holds {blocks * BLOCK_TOKENS} tokens: "
+            "free memory, raise cache-tokens or take a smaller model"
+        )
+    return CacheSize(blocks, blocks * BLOCK_TOKENS)
+
+
+def _blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK_TOKENS)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

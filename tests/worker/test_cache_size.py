@@ -1,0 +1,81 @@
+"""The size of the block pool follows from free memory or from what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import CacheTooSmallError, ConfigError
+from headrace.worker.cache_size import CacheSize, cache_size
+
+BLOCK = 1 << 20  # bytes of a block: 1 MiB for 16 tokens
+
+
+def size(
+    *,
+    free: int,
+    model_context: int = 4096,
+    context: int | None = None,
+    running: int = 8,
+    tokens: int | None = None,
+    cache_bytes: int | None = None,
+) -> CacheSize:
+    return cache_size(
+        block_bytes=BLOCK,
+        model_context=model_context,
+        context_length=context,
+        max_running=running,
+        free_bytes=free * BLOCK,
+        cache_tokens=tokens,
+        cache_bytes=cache_bytes,
+    )
+
+
+def test_half_of_the_free_memory_is_taken() -> None:
+    assert size(free=1000) == CacheSize(500, 4096)
+
+
+def test_no_more_is_taken_than_running_requests_can_fill() -> None:
+    assert size(free=100_000, running=2) == CacheSize(2 * 256, 4096)
+
+
+def test_the_context_is_lowered_to_what_memory_holds() -> None:
+    assert size(free=200) == CacheSize(100, 1600)
+
+
+def test_a_context_that_was_asked_for_is_not_lowered_but_refused() -> None:
+    with pytest.raises(ConfigError, match="context-length"):
+        size(free=200, context=4096)
+
+
+def test_too_little_memory_for_a_short_context_is_an_error() -> None:
+    with pytest.raises(CacheTooSmallError):
+        size(free=20)
+
+
+def test_a_model_of_a_tiny_context_needs_just_that() -> None:
+    assert size(free=20, model_context=100, running=1) == CacheSize(7, 100)
+
+
+def test_tokens_asked_for_are_rounded_up_to_whole_blocks() -> None:
+    assert size(free=1000, tokens=4097) == CacheSize(257, 4096)
+
+
+def test_bytes_asked_for_are_rounded_down_to_whole_blocks() -> None:
+    assert size(free=1000, cache_bytes=300 * BLOCK + 5) == CacheSize(300, 4096)
+
+
+def test_more_than_half_may_be_asked_for_but_not_more_than_is_free() -> None:
+    assert size(free=1000, cache_bytes=900 * BLOCK).blocks == 900
+    with pytest.raises(ConfigError, match="is free"):
+        size(free=1000, cache_bytes=1100 * BLOCK)
+
+
+def test_tokens_and_bytes_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="exclude"):
+        size(free=1000, tokens=16, cache_bytes=16)
+
+
+@pytest.mark.parametrize("context", [0, -1, 4097])
+def test_a_context_the_model_was_not_made_for_is_refused(context: int) -> None:
+    with pytest.raises(ConfigError, match="context-length must be from 1 to 4096"):
+        size(free=1000, context=context)
