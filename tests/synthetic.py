@@ -78,9 +78,10 @@ def write_synthetic(
 ) -> Path:
     """Writes the model to `path` and returns it; equal arguments give equal bytes.
 
-    `architecture` is "llama" or "qwen2" (with biases). `types` is the format of every matrix, or of those that
-    a mapping names in full ("blk.0.ffn_up") or by suffix ("ffn_up", "token_embd", "output"); the other matrices
-    of the layers take DEFAULT_TYPES in turn, the embedding and the output Q8_0. Norms and biases are F32.
+    `architecture` is "llama" or "qwen2" (with biases). `types` is the format of every matrix, or of those
+    that a mapping names in full ("blk.0.ffn_up") or by suffix ("ffn_up", "token_embd", "output"); the other
+    matrices of the layers take DEFAULT_TYPES in turn, the embedding and the output Q8_0. Norms and biases
+    are F32.
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, architecture)

@@ -65,8 +65,8 @@ class GgufFile:
 
         The sample is eight evenly spaced runs of 4 KiB, all of a tensor of up to 32 KiB: to read every byte
         of a large model would cost seconds at each start. Files that differ in training, quantisation or
-        shape differ here; one made by altering a few bytes of another may not, and no file comes about that way
-        unless someone means it.
+        shape differ here; one made by altering a few bytes of another may not, and no file comes about that
+        way unless someone means it.
         """
         if self._digest is None:
             data = self._open_bytes()
