@@ -45,10 +45,10 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """0 is greedy: the largest logit, the lowest token id among equals."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = 1.0
-    """Keep the smallest set of most likely tokens whose probability reaches p (Holtzman et al.)."""
     min_p: float = 0.0
     """Drop tokens less likely than min_p times the most likely one (Nguyen et al.)."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose share of what is left reaches p (Holtzman et al.)."""
     seed: int = 0
     """64-bit."""
     prompt_index: int = 0
