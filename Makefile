@@ -7,6 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The build's own tools are kept in the environment, so that a rebuild compiles only what changed.
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1.11'
 NATIVE := $(shell find native -type f)
+CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
 .PHONY: help setup serve test test-oracle lint format bench load-test clean
 .DELETE_ON_ERROR:
@@ -31,12 +32,12 @@ lint: $(VENV)/installed-dev ## check style, types, floors and C++ format
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@find native -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format --dry-run -Werror
+	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 format: $(VENV)/installed-dev ## bring Python and C++ into the house's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
-	@find native -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format -i
+	@$(BIN)/clang-format -i $(CPP)
 
 bench: $(VENV)/installed ## measure throughput of the default model
 	@$(BIN)/headrace bench throughput smollm2-135m $(ARGS)
