@@ -31,6 +31,14 @@ class ConfigError(HeadraceError):
     """A flag, an environment variable or a line of headrace.toml is wrong; the message names it."""
 
 
+class WorkerDiedError(HeadraceError):
+    """The worker that computed this request ended before the request did."""
+
+
+class WorkerUnavailableError(HeadraceError):
+    """No worker takes requests now; the message says why."""
+
+
 class RequestError(HeadraceError):
     """A request is wrong. `field` names the part of it, None where it is the whole body."""
 

@@ -1,1 +1,8 @@
 """Which replica: starting workers, watching them, restarting them."""
+
+from headrace.fleet.fleet import Fleet, ReplicaHealth
+from headrace.fleet.replica import State
+from headrace.fleet.restart import RestartPolicy
+from headrace.fleet.stream import Stream
+
+__all__ = ["Fleet", "ReplicaHealth", "RestartPolicy", "State", "Stream"]

@@ -1,7 +1,7 @@
 """What gateway and worker say to each other: plain structs, encoded as MessagePack.
 
-One step's tokens of all requests travel in one message. A worker's first message is `Ready`; both sides
-refuse a peer whose PROTOCOL_VERSION differs.
+One step's tokens of all requests travel in one message. A worker's first message is `Ready` or `Failed`;
+both sides refuse a peer whose PROTOCOL_VERSION differs.
 """
 
 from __future__ import annotations
@@ -69,6 +69,12 @@ class Ready(_Message, frozen=True, tag=True, array_like=True, gc=False):
     block_tokens: int
 
 
+class Failed(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The model could not be loaded: the first and last message of this worker."""
+
+    reason: str
+
+
 class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one step brought for one request."""
 
@@ -121,7 +127,7 @@ class Drained(_Message, frozen=True, tag=True, array_like=True, gc=False):
 
 
 ToWorker = Submit | Cancel | Drain | Ping
-ToGateway = Ready | Events | Rejected | Stats | Drained
+ToGateway = Ready | Failed | Events | Rejected | Stats | Drained
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

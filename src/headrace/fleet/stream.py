@@ -1,0 +1,64 @@
+"""What comes of one request, event by event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from headrace.errors import HeadraceError
+from headrace.worker.messages import TokenEvent
+
+
+class Stream:
+    """An asynchronous iterator over a request's events; the last one has a finish reason.
+
+    Raises RequestError where the worker rejects the request, WorkerDiedError where the worker ends first;
+    events that came before are delivered before. For one consumer, who closes the stream when leaving early:
+    `async with contextlib.aclosing(stream)`.
+    """
+
+    __slots__ = ("_cancel", "_ended", "_error", "_events", "_waiter", "id")
+
+    def __init__(self, request_id: str, cancel: Callable[[str], None]) -> None:
+        """`cancel` is called with the id when the stream is closed before its end."""
+        self.id = request_id
+        self._cancel = cancel
+        self._events: deque[TokenEvent] = deque()
+        self._ended = False
+        self._error: HeadraceError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def push(self, event: TokenEvent) -> None:
+        """Adds an event. Nothing but a waiting consumer is woken, so bursts cost one wake-up."""
+        self._events.append(event)
+        self._ended = event.finish_reason is not None
+        self._wake()
+
+    def end(self, error: HeadraceError | None = None) -> None:
+        """No more events will come."""
+        self._ended = True
+        self._error = error
+        self._wake()
+
+    async def aclose(self) -> None:
+        """Cancels the request where it has not ended."""
+        if not self._ended:
+            self._cancel(self.id)
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._events.popleft()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

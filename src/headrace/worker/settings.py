@@ -1,0 +1,54 @@
+"""What a worker is told at its start."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from headrace.errors import ConfigError
+from headrace.worker.messages import PROTOCOL_VERSION
+
+EXIT_LOAD_FAILED = 3
+"""Exit status of a worker whose last message was `Failed`."""
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The model and how to run it. Raises ConfigError for a number that makes no sense."""
+
+    model: str
+    """A name of the registry, or the path of a GGUF file."""
+    backend: Literal["cpu", "reference"] = "cpu"
+    threads: int | None = None
+    """None: the CPUs of the affinity mask, within the cgroup's quota."""
+    max_batch_tokens: int = 512
+    """The most rows of one step."""
+    max_running: int = 64
+    """The most requests that run at the same time."""
+    cache_tokens: int | None = None
+    """Size of the cache in tokens; None: `cache_bytes`, else a share of free memory."""
+    cache_bytes: int | None = None
+    context_length: int | None = None
+    """The most tokens of prompt and output together; None: the model's, or what the cache can hold."""
+    prefix_cache: bool = True
+    """False computes every prompt in full."""
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "max_batch_tokens", "max_running", "cache_tokens", "cache_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name.replace('_', '-')} must be at least 1, not {value}")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """The line of JSON that a worker reads from its standard input.
+
+    The input then stays open for as long as whoever started the worker lives.
+    """
+
+    address: str
+    """Where the messages go: a ZeroMQ endpoint."""
+    identity: str
+    """How the worker signs its messages."""
+    settings: WorkerSettings
+    version: int = PROTOCOL_VERSION

@@ -1,0 +1,46 @@
+"""The worker's end of the messages: a ZeroMQ DEALER socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import zmq
+
+from headrace.worker.messages import ToGateway, ToWorker, decode_to_worker, encode
+
+_LINGER_MS = 2000
+"""How long closing waits until the last messages are out."""
+
+
+class Channel:
+    """Messages from and to the gateway. Sending never blocks: a thread of ZeroMQ's delivers."""
+
+    def __init__(self, address: str, identity: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, identity.encode())
+        # No limit: the gateway limits what is in flight, and a message dropped would be a request lost.
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.connect(address)
+
+    def send(self, message: ToGateway) -> None:
+        self._socket.send(encode(message))
+
+    def received(self) -> Iterator[ToWorker]:
+        """All messages that have arrived; none is waited for."""
+        while True:
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield decode_to_worker(data)
+
+    def wait(self) -> None:
+        """Sleeps until a message arrives."""
+        self._socket.poll()
+
+    def close(self) -> None:
+        """Waits until what was sent is out, then closes."""
+        self._socket.close(linger=_LINGER_MS)
+        self._context.term()

@@ -1,0 +1,22 @@
+"""Settings that make no sense are refused with the setting's name."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.worker.settings import Launch, WorkerSettings
+
+
+@pytest.mark.parametrize(
+    "name", ["threads", "max_batch_tokens", "max_running", "cache_tokens", "cache_bytes"]
+)
+def test_a_number_below_one_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=name.replace("_", "-")):
+        WorkerSettings(model="m", **{name: 0})
+
+
+def test_a_launch_survives_its_way_through_json() -> None:
+    launch = Launch(address="ipc://x", identity="w", settings=WorkerSettings(model="m", threads=3))
+    assert msgspec.json.decode(msgspec.json.encode(launch), type=Launch) == launch
