@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from headrace.errors import DownloadError, ModelNotFoundError
+from headrace.models.registry import resolve
+from synthetic import write_synthetic
+
 
 def _shared_data() -> Path:
     """The folder of golden values and data sets, which is kept beside the checkout and never committed."""
@@ -37,16 +41,14 @@ def golden() -> Callable[[str], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def model_path() -> Callable[[str], Path]:
-    """`model_path(name)` is the file of a model in the registry; skipped where it cannot be had."""
+    """`model_path(name)` is the file of a registry model, fetched at first use; skipped where it cannot be."""
 
     @cache
     def find(name: str) -> Path:
-        home = os.environ.get("HEADRACE_HOME")
-        folder = (Path(home) if home else Path.home() / ".cache" / "headrace") / "models"
-        for path in sorted(folder.glob("*.gguf")):
-            if path.name.lower().startswith(name):
-                return path
-        pytest.skip(f"no model {name} in {folder}; `headrace pull {name}` brings it")
+        try:
+            return resolve(name, progress=False).path
+        except (ModelNotFoundError, DownloadError) as error:
+            pytest.skip(f"no model {name}: {error}")
 
     return find
 
@@ -54,8 +56,4 @@ def model_path() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def synthetic_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a tiny random model that holds a tensor of every packed format."""
-    from synthetic import write_synthetic
-
-    path = tmp_path_factory.mktemp("synthetic") / "synthetic.gguf"
-    write_synthetic(path)
-    return path
+    return write_synthetic(tmp_path_factory.mktemp("synthetic") / "synthetic.gguf")
