@@ -1,0 +1,104 @@
+"""What clients are sent: the bodies and stream chunks of OpenAI's completion endpoints."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+encode = msgspec.json.Encoder().encode
+
+DONE = b"data: [DONE]\n\n"
+
+
+class PromptTokensDetails(Struct):
+    cached_tokens: int
+
+
+class Usage(Struct):
+    """Tokens of a request, over all its prompts."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(Struct):
+    """Parallel lists, one element for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class ChatAnswerMessage(Struct):
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatDelta(Struct):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChoice(Struct):
+    index: int
+    message: ChatAnswerMessage
+    finish_reason: str | None
+    logprobs: ChatLogprobs | None = None
+
+
+class ChatChunkChoice(Struct):
+    index: int
+    delta: ChatDelta
+    finish_reason: str | None = None
+    logprobs: ChatLogprobs | None = None
+
+
+class CompletionChoice(Struct):
+    """A whole answer, or a piece of one in a stream."""
+
+    index: int
+    text: str
+    finish_reason: str | None = None
+    logprobs: CompletionLogprobs | None = None
+
+
+Choice = ChatChoice | ChatChunkChoice | CompletionChoice
+
+
+class Envelope(Struct):
+    """What every body and every chunk of one answer has around its choices."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str | None
+    choices: list[Choice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+def server_sent_event(data: bytes) -> bytes:
+    """One event of a stream."""
+    return b"data: " + data + b"\n\n"

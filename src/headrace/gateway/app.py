@@ -1,0 +1,107 @@
+"""The ASGI application: which path leads where, and errors in OpenAI's shape for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.errors import RequestError
+from headrace.fleet import State
+from headrace.gateway.errors import error_json, internal
+from headrace.gateway.generate import ChatEndpoint, CompletionEndpoint
+from headrace.gateway.metrics import CONTENT_TYPE
+from headrace.gateway.served import ServedModel
+from headrace.gateway.state import Gateway
+
+
+def create_app(gateway: Gateway) -> Starlette:
+    """The application that serves the gateway's models."""
+    pages = _Pages(gateway)
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", ChatEndpoint(gateway), methods=["POST"]),
+            Route("/v1/completions", CompletionEndpoint(gateway), methods=["POST"]),
+            Route("/v1/models", pages.models),
+            Route("/v1/models/{name:path}", pages.model),
+            Route("/health", pages.health),
+            Route("/metrics", pages.metrics),
+        ],
+        exception_handlers={
+            HTTPException: _http_error,
+            RequestError: _request_error,
+            Exception: _internal_error,
+        },
+    )
+
+
+class _Pages:
+    """The endpoints that only report."""
+
+    def __init__(self, gateway: Gateway):
+        self._gateway = gateway
+
+    async def models(self, request: Request) -> Response:
+        return _json(
+            {"object": "list", "data": [_describe(model) for model in self._gateway.models.values()]}
+        )
+
+    async def model(self, request: Request) -> Response:
+        return _json(_describe(self._gateway.model(request.path_params["name"])))
+
+    async def health(self, request: Request) -> Response:
+        """200 where every model can be asked, else 503 and what is wrong."""
+        if self._gateway.admission.draining:
+            return _json({"status": "draining"}, 503)
+        models = {name: model.engine.health() for name, model in self._gateway.models.items()}
+        ready = all(any(replica.state is State.READY for replica in fleet) for fleet in models.values())
+        return _json({"status": "ok" if ready else "unavailable", "models": models}, 200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        stats = {name: await model.engine.stats() for name, model in self._gateway.models.items()}
+        return Response(self._gateway.metrics.render(stats), media_type=CONTENT_TYPE)
+
+
+def _describe(model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "headrace",
+        "max_model_len": model.context_length,
+    }
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    asked = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        told = RequestError(
+            f"There is no {asked!r:.300}; the API is under /v1.", status=404, code="not_found"
+        )
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        told = RequestError(
+            f"{asked!r:.300} is not possible; use {allowed}.", status=405, code="method_not_allowed"
+        )
+    else:
+        told = RequestError(error.detail, status=error.status_code)
+    return Response(error_json(told), told.status, dict(error.headers or {}), "application/json")
+
+
+def _request_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return Response(error_json(error), error.status, media_type="application/json")
+
+
+def _internal_error(request: Request, error: Exception) -> Response:
+    return Response(error_json(internal(error)), 500, media_type="application/json")

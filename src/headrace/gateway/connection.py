@@ -1,0 +1,58 @@
+"""The client's end of a request: whether it is still there, and how it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive, Send
+
+from headrace.errors import RequestError
+from headrace.gateway.body import ClientGoneError
+from headrace.gateway.errors import error_headers, error_json
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Runs the block; the moment the client goes away it is cancelled, and ClientGoneError raised.
+
+    To be entered once the request's body has been read.
+    """
+    working = asyncio.current_task()
+    assert working is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        working.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        uncancel = getattr(working, "uncancel", None)  # Python 3.11: this cancellation ends here
+        if uncancel is not None:
+            uncancel()
+        raise ClientGoneError from None
+    finally:
+        watcher.cancel()
+
+
+async def send_json(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """A whole JSON response."""
+    fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": fixed + (headers or [])})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: RequestError) -> None:
+    """An error as a whole response."""
+    await send_json(send, error.status, error_json(error), error_headers(error))

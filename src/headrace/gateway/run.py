@@ -1,0 +1,122 @@
+"""One request while it runs: the events of its sequences in one stream, counted and timed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+
+from headrace.gateway.admission import Seat
+from headrace.gateway.answers import PromptTokensDetails, Usage
+from headrace.gateway.metrics import Metrics
+from headrace.gateway.served import EventStream, ServedModel
+from headrace.worker.messages import Submit, TokenEvent
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is known of one sequence so far."""
+
+    generated: int = 0
+    cached: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+class Run:
+    """Runs a request's sequences. `arrived` is on time.monotonic's clock."""
+
+    def __init__(
+        self, model: ServedModel, submits: Sequence[Submit], seat: Seat, metrics: Metrics, arrived: float
+    ):
+        self._model = model
+        self._submits = submits
+        self._seat = seat
+        self._metrics = metrics
+        self._arrived = arrived
+        self._progress = [_Progress() for _ in submits]
+
+    async def events(self) -> AsyncGenerator[tuple[int, TokenEvent], None]:
+        """(sequence, event) as they come, each sequence up to its end. Closing it cancels the rest."""
+        name = self._model.name
+        self._metrics.prompt_tokens.labels(name).inc(sum(len(submit.prompt) for submit in self._submits))
+        try:
+            async with AsyncExitStack() as stack:
+                streams = []
+                for submit in self._submits:
+                    streams.append(self._model.engine.submit(submit))
+                    stack.push_async_callback(streams[-1].aclose)
+                merged = await stack.enter_async_context(aclosing(merge(streams)))
+                async for index, event in merged:
+                    self._count(self._progress[index], event)
+                    yield index, event
+        finally:
+            self._metrics.generated_tokens.labels(name).inc(sum(p.generated for p in self._progress))
+
+    def _count(self, progress: _Progress, event: TokenEvent) -> None:
+        now = time.monotonic()
+        if event.token_ids:
+            if not progress.generated:
+                progress.first_at = now
+                self._seat.first_token(now - self._arrived)
+                self._metrics.ttft.labels(self._model.name).observe(now - self._arrived)
+            progress.generated += len(event.token_ids)
+            progress.last_at = now
+        progress.cached = max(progress.cached, event.cached_tokens)
+        if event.finish_reason is not None:
+            self._metrics.duration.labels(self._model.name).observe(now - self._arrived)
+            if progress.generated > 1:
+                per_token = (progress.last_at - progress.first_at) / (progress.generated - 1)
+                self._metrics.tpot.labels(self._model.name).observe(per_token)
+
+    def usage(self) -> Usage:
+        """Tokens so far, over all sequences."""
+        prompt = sum(len(submit.prompt) for submit in self._submits)
+        generated = sum(progress.generated for progress in self._progress)
+        cached = sum(progress.cached for progress in self._progress)
+        return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
+
+
+async def merge(
+    streams: Sequence[EventStream],
+) -> AsyncGenerator[tuple[int, TokenEvent], None]:
+    """The events of several streams as they come; the first error of any of them ends all.
+
+    Closing the streams is left to who opened them.
+    """
+    if len(streams) == 1:
+        async for event in streams[0]:
+            yield 0, event
+        return
+    queue: asyncio.Queue[tuple[int, TokenEvent | Exception | None]] = asyncio.Queue()
+    pumps = [asyncio.create_task(_pump(i, stream, queue)) for i, stream in enumerate(streams)]
+    try:
+        running = len(pumps)
+        while running:
+            index, item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield index, item
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _pump(
+    index: int,
+    stream: EventStream,
+    queue: asyncio.Queue[tuple[int, TokenEvent | Exception | None]],
+) -> None:
+    try:
+        async for event in stream:
+            queue.put_nowait((index, event))
+    except Exception as error:
+        queue.put_nowait((index, error))
+    else:
+        queue.put_nowait((index, None))

@@ -1,0 +1,79 @@
+"""What the gateway knows of a model that it serves: its name, its words, its limits, and who computes it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from headrace.fleet import ReplicaHealth
+from headrace.worker.messages import Stats, Submit, TokenEvent
+
+Result = TypeVar("Result")
+
+LONG_TEXT = 8192
+"""Characters from which a prompt is tokenized on a thread, so that running streams do not wait for it."""
+
+
+class EventStream(Protocol):
+    """A request's events up to the one with a finish reason; closing it early cancels the request."""
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Who computes: a fleet of workers, seen from the gateway."""
+
+    def submit(self, message: Submit) -> EventStream:
+        """Begins a request. The call or the stream raises a HeadraceError where it cannot run or complete."""
+        ...
+
+    async def stats(self) -> dict[str, Stats]:
+        """The latest figures by replica."""
+        ...
+
+    def health(self) -> list[ReplicaHealth]:
+        """Every replica's state."""
+        ...
+
+
+class Prompter(Protocol):
+    """A model's tokenizer and chat template."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]:
+        """A plain text's tokens, those included that the model begins every text with."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """A conversation's tokens up to where the answer begins. Raises a HeadraceError."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model behind a name."""
+
+    name: str
+    engine: Engine
+    prompter: Prompter
+    context_length: int
+    """The most tokens of prompt and output together."""
+    fingerprint: str | None = None
+    """Changes with anything that could change an answer's tokens."""
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+async def off_the_loop(size: int, work: Callable[[], Result]) -> Result:
+    """Does the work, on a thread where `size` characters promise that it takes long."""
+    return await asyncio.to_thread(work) if size > LONG_TEXT else work()

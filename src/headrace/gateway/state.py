@@ -1,0 +1,33 @@
+"""What all endpoints share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.errors import RequestError
+from headrace.gateway.admission import Admission
+from headrace.gateway.metrics import Metrics
+from headrace.gateway.served import ServedModel
+
+
+@dataclass(slots=True)
+class Gateway:
+    """The models, who is let in, and what is counted."""
+
+    models: Mapping[str, ServedModel]
+    admission: Admission
+    max_body_bytes: int
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def model(self, name: str) -> ServedModel:
+        """The model of that name. Raises RequestError, 404, that says which there are."""
+        if (model := self.models.get(name)) is not None:
+            return model
+        known = ", ".join(f"'{known}'" for known in self.models)
+        raise RequestError(
+            f"The model {name!r:.200} does not exist. Served: {known}.",
+            "model",
+            status=404,
+            code="model_not_found",
+        )

@@ -1,0 +1,97 @@
+"""An engine that computes nothing: its tokens are the letters of a known text, at a known pace."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+
+from headrace.errors import TemplateError, WorkerDiedError
+from headrace.fleet import ReplicaHealth, State, Stream
+from headrace.worker.messages import Stats, Submit, TokenEvent
+
+ANSWER = "Water flows downhill. "
+
+
+class FakeEngine:
+    """Answers with ANSWER, over and over, a letter a step, until max_tokens or a stop string."""
+
+    def __init__(self, step_seconds: float = 0.0, cached_tokens: int = 0) -> None:
+        self.step_seconds = step_seconds
+        self.cached_tokens = cached_tokens
+        self.submitted: list[Submit] = []
+        self.cancelled: list[str] = []
+        self.state = State.READY
+        self.held = asyncio.Event()
+        """Cleared: no request makes progress."""
+        self.held.set()
+        self.dies_after: int | None = None
+        """Tokens after which the worker of every request dies."""
+        self._streams: dict[str, Stream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(self, message: Submit) -> Stream:
+        self.submitted.append(message)
+        stream = self._streams[message.id] = Stream(message.id, self._cancel)
+        task = asyncio.create_task(self._compute(message, stream))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return stream
+
+    def _cancel(self, request_id: str) -> None:
+        if stream := self._streams.pop(request_id, None):
+            self.cancelled.append(request_id)
+            stream.end()
+
+    async def _compute(self, message: Submit, stream: Stream) -> None:
+        text = ""
+        for number, letter in enumerate(itertools.cycle(ANSWER), start=1):
+            await asyncio.sleep(self.step_seconds)
+            await self.held.wait()
+            if message.id not in self._streams:
+                return
+            if self.dies_after is not None and number > self.dies_after:
+                stream.end(WorkerDiedError("the worker died; send the request again"))
+                return
+            text += letter
+            reason = "length" if number == message.max_tokens else None
+            shown = letter
+            if any(text.endswith(stop) for stop in message.stop):
+                reason, shown = "stop", ""
+            logprobs = []
+            if message.top_logprobs >= 0:
+                tops = list(range(message.top_logprobs))
+                logprobs = [(-0.5, tops, [-1.0] * len(tops))]
+            stream.push(TokenEvent(message.id, shown, [ord(letter)], reason, self.cached_tokens, logprobs))
+            if reason:
+                del self._streams[message.id]
+                return
+
+    async def close(self) -> None:
+        for stream in self._streams.values():
+            stream.end(WorkerDiedError("the server stopped before the request ended"))
+        self._streams.clear()
+
+    async def stats(self) -> dict[str, Stats]:
+        figures = {name: number for number, name in enumerate(Stats.__struct_fields__)}
+        return {"worker-0": Stats(**figures)}
+
+    def health(self) -> list[ReplicaHealth]:
+        return [ReplicaHealth("worker-0", "fake", self.state, 1, "0123", 0, "")]
+
+
+class ByteWords:
+    """A tokenizer whose tokens are bytes, and a template that writes `role:content;` for every message."""
+
+    vocab_size = 256
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        if messages[0]["content"] == "refuse":
+            raise TemplateError("roles must alternate")
+        return self.encode("".join(f"{m['role']}:{m['content']};" for m in messages))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
