@@ -41,7 +41,7 @@ def golden() -> Callable[[str], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def model_path() -> Callable[[str], Path]:
-    """`model_path(name)` is the file of a registry model, fetched at first use; skipped where it cannot be."""
+    """`model_path(name)` is the file of a registry model, fetched at first use; skipped if it cannot be."""
 
     @cache
     def find(name: str) -> Path:
