@@ -52,7 +52,7 @@ class StepPlan:
     block_tables: tuple[Int32, ...]
     """For each cache group, [S, W] block ids; entries past a sequence's last block are ignored."""
     yield_rows: Int32
-    """[Y] ascending row numbers."""
+    """[Y] ascending row numbers; a row that yields both logits and a token is listed twice in a row."""
     yield_kinds: UInt8
     """[Y] of `Yield`."""
     sampling: SamplingRecords

@@ -1,0 +1,193 @@
+"""The engine: requests in, tokens out, one step after another on a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from headrace.backends.base import Backend, Ticket
+from headrace.backends.cache import BLOCK_TOKENS
+from headrace.engine.kv_cache import KVCache
+from headrace.engine.plan import ChunkResult, build_plan, read_result
+from headrace.engine.request import Output, Request
+from headrace.engine.scheduler import Chunk, Scheduler
+from headrace.engine.sequence import Sequence
+from headrace.engine.stats import EngineStats
+from headrace.errors import CacheTooSmallError, ConfigError, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Limits of one engine. Raises ConfigError, naming the one that is wrong."""
+
+    cache_blocks: int
+    """Blocks in the pool of each cache group."""
+    max_batch_tokens: int = 512
+    """The most tokens one step computes."""
+    max_running: int = 64
+    """The most sequences that run at a time; never more than `max_batch_tokens`."""
+    prefill_chunk: int | None = None
+    """The most tokens of one sequence that a step computes; None for no limit of its own."""
+
+    def __post_init__(self) -> None:
+        for name in ("cache_blocks", "max_batch_tokens", "max_running"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.prefill_chunk is not None and self.prefill_chunk < 1:
+            raise ConfigError(f"prefill_chunk must be at least 1, not {self.prefill_chunk}")
+
+
+class Engine:
+    """Runs requests on a backend.
+
+    A step is `submit`, then `collect`. Requests may be added, cancelled and finished at any time, in between
+    too; whatever takes effect on blocks waits until the step in flight is collected.
+    """
+
+    def __init__(self, backend: Backend, config: EngineConfig):
+        self.backend = backend
+        self.config = config
+        groups = len(backend.cache_spec.groups)
+        backend.allocate_cache([config.cache_blocks] * groups)
+        self.cache = KVCache(groups, config.cache_blocks)
+        batch_tokens = min(config.max_batch_tokens, backend.max_rows)
+        self.scheduler = Scheduler(self.cache, batch_tokens, config.max_running, config.prefill_chunk)
+        self._sequences: dict[str, Sequence] = {}
+        self._arrivals = count()
+        self._ticket: Ticket | None = None
+        self._in_flight: list[Chunk] = []
+        self._steps = self._computed_tokens = self._generated_tokens = 0
+
+    @property
+    def longest_request(self) -> int:
+        """The most tokens, of prompt and output together, that the cache can hold for one request."""
+        return self.config.cache_blocks * BLOCK_TOKENS + 1  # the last token of all is never computed
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is waiting, running, or in a step that is not collected."""
+        return bool(self._sequences or self._in_flight)
+
+    @property
+    def stats(self) -> EngineStats:
+        pools = self.cache.pools
+        return EngineStats(
+            waiting=len(self.scheduler.waiting),
+            running=len(self.scheduler.running),
+            blocks_total=sum(pool.total for pool in pools),
+            blocks_used=sum(pool.used for pool in pools),
+            blocks_cached=sum(pool.idle for pool in pools),
+            prompt_tokens=self.scheduler.prompt_tokens,
+            computed_tokens=self._computed_tokens,
+            cached_tokens=self.scheduler.cached_tokens,
+            generated_tokens=self._generated_tokens,
+            preemptions=self.scheduler.preemptions,
+            steps=self._steps,
+        )
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises CacheTooSmallError where it could never be held, RequestError where it makes no sense.
+        """
+        self._check(request)
+        seq = Sequence(request, next(self._arrivals), len(self.cache.pools))
+        self._sequences[request.id] = seq
+        self.scheduler.add(seq)
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request and report nothing more of it; False if there is none of that id.
+
+        Its blocks are free at once, or when the step in flight that computes it is collected.
+        """
+        seq = self._sequences.pop(request_id, None)
+        if seq is None:
+            return False
+        if any(chunk.seq is seq for chunk in self._in_flight):
+            seq.dropped = True
+        else:
+            self.scheduler.end(seq)
+        return True
+
+    def finish(self, request_id: str) -> bool:
+        """End a request that has said enough (a stop string was found); as `cancel` in all it does.
+
+        Either way what has been computed stays in the prefix tree.
+        """
+        return self.cancel(request_id)
+
+    def submit(self) -> bool:
+        """Plan a step and begin computing it; False if there is nothing to run."""
+        assert self._ticket is None, "the step in flight must be collected first"
+        chunks = self.scheduler.schedule()
+        if not chunks:
+            return False
+        self._ticket = self.backend.submit(build_plan(chunks))
+        self._in_flight = chunks
+        for chunk in chunks:
+            if chunk.seq.copies:
+                self.cache.copied(chunk.seq)
+        return True
+
+    def collect(self) -> list[Output]:
+        """Wait for the step in flight; what it brought, for each request that it brought something."""
+        assert self._ticket is not None, "no step is in flight"
+        result = self.backend.collect(self._ticket)
+        chunks, self._in_flight, self._ticket = self._in_flight, [], None
+        self._steps += 1
+        outputs = []
+        for part in read_result(chunks, result):
+            output = self._advance(part)
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    def _advance(self, part: ChunkResult) -> Output | None:
+        """Take in what a chunk computed: tokens for the prefix tree, a token for the request."""
+        chunk, token, logprobs, logits, logits_start = part
+        seq = chunk.seq
+        seq.computed = chunk.end
+        seq.logits_done = max(seq.logits_done, chunk.end)
+        self._computed_tokens += chunk.count
+        if seq.dropped:
+            self.scheduler.end(seq)
+            return None
+        finish_reason = None
+        if token is not None:
+            self._generated_tokens += 1
+            finish_reason = seq.append(token)
+        if finish_reason is not None:
+            del self._sequences[seq.request.id]
+            self.scheduler.end(seq)
+        elif chunk.start < seq.prefill_end:
+            self.cache.commit(seq, partial=True)
+        elif seq.computed % BLOCK_TOKENS == 0:
+            self.cache.commit(seq, partial=False)
+        if token is None and logits is None:
+            return None
+        return Output(
+            seq.request.id,
+            () if token is None else (token,),
+            finish_reason,
+            seq.cached_tokens or 0,
+            () if logprobs is None else (logprobs,),
+            logits,
+            logits_start,
+        )
+
+    def _check(self, request: Request) -> None:
+        if request.id in self._sequences:
+            raise RequestError(f"A request with the id {request.id!r} is running already.", "id")
+        if not request.prompt:
+            raise RequestError("The prompt must have at least one token.", "prompt")
+        if min(request.prompt) < 0 or max(request.prompt) >= self.backend.vocab_size:
+            raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", "prompt")
+        if request.max_tokens < 1:
+            raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}.", "max_tokens")
+        length = len(request.prompt) + request.max_tokens
+        if length > self.longest_request:
+            raise CacheTooSmallError(
+                f"The request may take {length} tokens, {len(request.prompt)} of prompt and "
+                f"{request.max_tokens} more, but the cache can hold {self.longest_request}. "
+                "Ask for less, or start with a larger cache."
+            )

@@ -1,0 +1,150 @@
+"""A request on its way: the tokens it has, how far they are computed, and the blocks that hold them."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from headrace.backends.cache import BLOCK_TOKENS
+from headrace.backends.step import BlockCopy, Int32
+from headrace.engine.prefix_tree import Match, Node
+from headrace.engine.request import FinishReason, Request
+
+
+class IntArray:
+    """int32 numbers, appended one at a time to a NumPy array that grows by doubling."""
+
+    __slots__ = ("_data", "size")
+
+    def __init__(self, values: tuple[int, ...] = ()):
+        self._data: Int32 = np.empty(max(16, len(values)), np.int32)
+        self._data[: len(values)] = values
+        self.size = len(values)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        return int(self._data[: self.size][index])
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self._data[: self.size][index] = value
+
+    def append(self, value: int) -> None:
+        if self.size == len(self._data):
+            grown = np.empty(2 * self.size, np.int32)
+            grown[: self.size] = self._data
+            self._data = grown
+        self._data[self.size] = value
+        self.size += 1
+
+    def clear(self) -> None:
+        self.size = 0
+
+    def view(self) -> Int32:
+        """The numbers, [size], sharing memory."""
+        return self._data[: self.size]
+
+
+class Status(Enum):
+    """Where a sequence is. A preempted one is waiting again."""
+
+    WAITING = 1
+    RUNNING = 2
+    ENDED = 3
+
+
+class Sequence:
+    """The engine's state of one request. Prefill and decode are one thing: tokens still to compute."""
+
+    __slots__ = (
+        "cached_tokens",
+        "computed",
+        "copies",
+        "copy_from",
+        "dropped",
+        "history",
+        "leader",
+        "logits_done",
+        "node",
+        "order",
+        "prefill_end",
+        "prompt_length",
+        "request",
+        "sampling",
+        "shared",
+        "status",
+        "tables",
+        "tokens",
+        "tree_blocks",
+    )
+
+    def __init__(self, request: Request, arrival: int, groups: int):
+        self.request = request
+        self.order = (request.priority, arrival)
+        """Who goes first: smaller ones."""
+        self.status = Status.WAITING
+        self.tokens = list(request.prompt)
+        """The prompt, then the output."""
+        self.prompt_length = len(request.prompt)
+        self.computed = 0
+        """Tokens whose keys and values are in this sequence's blocks."""
+        self.prefill_end = 0
+        """How many tokens were known when it last started: those before are prefilled, later ones decoded."""
+        self.cached_tokens: int | None = None
+        """Prompt tokens found in the prefix tree at the first start; None before it."""
+        self.logits_done = 0
+        """Prompt positions before this one have reported their logits, or never will."""
+        self.dropped = False
+        """Ended while its step was being computed; freed when that is collected."""
+
+        self.tables = tuple(IntArray() for _ in range(groups))
+        """The block table in each cache group."""
+        self.node: Node | None = None
+        """The tree's node of the last full block; None before the first."""
+        self.tree_blocks = 0
+        """How many of the leading blocks are nodes of the tree, down to `node`."""
+        self.copies: tuple[BlockCopy, ...] = ()
+        """To be made by the next step, from the locked tail of `copy_from`."""
+        self.copy_from = Match()
+
+        self.leader: Sequence | None = None
+        """While not started: the sequence that is computing the prefix this one waits for."""
+        self.shared = 0
+        """How many leading tokens it shares with its leader."""
+
+        self.sampling = request.sampling.record().tobytes()
+        """Its sampling record, but for the position."""
+        self.history = IntArray(request.prompt) if request.sampling.uses_history else None
+
+    @property
+    def started(self) -> bool:
+        """Whether it holds blocks; a running sequence that waits for its leader does not."""
+        return self.tables[0].size > 0
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that its blocks can hold."""
+        return self.tables[0].size * BLOCK_TOKENS
+
+    @property
+    def pending(self) -> int:
+        """Tokens still to compute; the last of them yields the next token."""
+        return len(self.tokens) - self.computed
+
+    def append(self, token: int) -> FinishReason | None:
+        """Take a sampled token; returns why the request ends with it, if it does."""
+        self.tokens.append(token)
+        if self.history is not None:
+            self.history.append(-1 - token)
+        if token in self.request.stop_token_ids:
+            return FinishReason.STOP
+        if len(self.tokens) - self.prompt_length >= self.request.max_tokens:
+            return FinishReason.LENGTH
+        return None
+
+
+def blocks_for(tokens: int) -> int:
+    """Blocks that this many tokens take."""
+    return -(-tokens // BLOCK_TOKENS)

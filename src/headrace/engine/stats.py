@@ -1,0 +1,26 @@
+"""What the engine counts: gauges of now, and counters since it was made."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class EngineStats(NamedTuple):
+    """The fields of the worker's `Stats` message, in its order. Blocks are of all groups together."""
+
+    waiting: int
+    running: int
+    blocks_total: int
+    blocks_used: int
+    """Held by running requests."""
+    blocks_cached: int
+    """Held by the prefix tree alone, free to be taken."""
+    prompt_tokens: int
+    """Of the requests that have started."""
+    computed_tokens: int
+    """Rows computed, prompt and output."""
+    cached_tokens: int
+    """Prompt tokens found in the prefix tree when a request first started."""
+    generated_tokens: int
+    preemptions: int
+    steps: int
