@@ -1,0 +1,410 @@
+// The kernels' one source, compiled once for each instruction set by the file that includes it and defines
+// HEADRACE_KERNELS (the table's name), HEADRACE_ISA_NAME, HEADRACE_NUMERICS and kRowsInFlight.
+
+#include <cmath>
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace headrace {
+namespace {
+
+// ---- matrix products
+
+// The eight chunks of a group, unpacked to bytes.
+template <int bits>
+INLINE void unpack_group(const uint8_t* p, u8x64 w[8]) {
+  if constexpr (bits == 8) {
+    for (int c = 0; c < 8; ++c) w[c] = load<u8x64>(p + 64 * c);
+    return;
+  }
+  for (int c = 0; c < 4; ++c) {
+    const u8x64 both = load<u8x64>(p + 64 * c);
+    w[c] = both & 0x0f;
+    w[c + 4] = (u8x64)((u16x32)both >> 4) & 0x0f;
+  }
+  if constexpr (bits == 5) {
+    const u16x32 plane = load<u16x32>(p + 256);
+    for (int c = 0; c < 8; ++c) w[c] |= (u8x64)(c < 4 ? plane << (4 - c) : plane >> (c - 4)) & 0x10;
+  }
+  if constexpr (bits == 6) {
+    for (int c = 0; c < 8; ++c) {
+      const u16x32 plane = load<u16x32>(p + 256 + 64 * (c / 4));
+      const int s = 2 * (c % 4);
+      w[c] |= (u8x64)(s < 4 ? plane << (4 - s) : plane >> (s - 4)) & 0x30;
+    }
+  }
+}
+
+// The scales of one group: value = scale · q + minimum, or two integer scales for the halves of a Q6_K group.
+struct GroupScales {
+  f32x16 scale, minimum, half[2];
+};
+
+template <Type type>
+INLINE GroupScales group_scales(const uint8_t* scales, int g) {
+  constexpr Format f = format_of(type);
+  GroupScales s{};
+  if constexpr (f.scales == Scales::per_group) {
+    const uint16_t* p = reinterpret_cast<const uint16_t*>(scales) + g * kTile * (f.minimum ? 2 : 1);
+    s.scale = load_f16(p);
+    if constexpr (f.minimum) s.minimum = load_f16(p + kTile);
+  } else {
+    const uint8_t* p = scales + g / 8 * super_scale_bytes(f);
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(p);
+    s.scale = load_f16(halves);
+    if constexpr (f.scales == Scales::super_groups) {
+      // Eleven bits times six: exact, and so is nothing lost by scaling the scale first.
+      s.scale *= load_u8(p + 64 + g % 8 * kTile);
+      s.minimum = -(load_f16(halves + kTile) * load_u8(p + 64 + (8 + g % 8) * kTile));
+    } else {
+      const int8_t* sub = reinterpret_cast<const int8_t*>(p + 64) + g % 8 * 2 * kTile;
+      s.half[0] = load_i8(sub);
+      s.half[1] = load_i8(sub + kTile);
+    }
+  }
+  return s;
+}
+
+// acc[r] += group g of the tile · group g of row r, for each of n rows: integer sums, exact in any order, then one
+// multiply-add with the two scales and one with the minimum.
+template <Type type, int rows>
+INLINE void add_group(const u8x64 w[8], const GroupScales& s, const int8_t* values, const float* scales,
+                      const float* scaled_sums, const int32_t* sums, [[maybe_unused]] const int32_t* low_sums,
+                      f32x16 acc[rows]) {
+  constexpr Format f = format_of(type);
+  constexpr int step = rows < kRowsInFlight ? rows : kRowsInFlight;
+  static_assert(rows % step == 0);
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; r += step) {
+    f32x16 product[step];
+    if constexpr (f.scales == Scales::super_halves) {
+      i32x16 low[step], high[step];
+#pragma GCC unroll 4
+      for (int i = 0; i < step; ++i) {
+        low[i] = splat_i(-f.zero * low_sums[r + i]);
+        high[i] = splat_i(-f.zero * (sums[r + i] - low_sums[r + i]));
+      }
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c)
+#pragma GCC unroll 4
+        for (int i = 0; i < step; ++i) {
+          low[i] = dot4<f.bits>(low[i], w[c], values + (r + i) * kGroup + 4 * c);
+          high[i] = dot4<f.bits>(high[i], w[c + 4], values + (r + i) * kGroup + 4 * (c + 4));
+        }
+      // All of these are integers below 2^24, so floats hold them exactly.
+#pragma GCC unroll 4
+      for (int i = 0; i < step; ++i)
+        product[i] = to_float(low[i]) * s.half[0] + to_float(high[i]) * s.half[1];
+    } else {
+      i32x16 sum[step], other[step];
+#pragma GCC unroll 4
+      for (int i = 0; i < step; ++i) {
+        sum[i] = f.zero ? splat_i(-f.zero * sums[r + i]) : i32x16{};
+        other[i] = i32x16{};
+      }
+#pragma GCC unroll 8
+      for (int c = 0; c < 8; ++c)
+#pragma GCC unroll 4
+        for (int i = 0; i < step; ++i) {
+          i32x16& into = step < 4 && c % 2 ? other[i] : sum[i];  // two chains where few rows hide the latency
+          into = dot4<f.bits>(into, w[c], values + (r + i) * kGroup + 4 * c);
+        }
+#pragma GCC unroll 4
+      for (int i = 0; i < step; ++i) product[i] = to_float(step < 4 ? sum[i] + other[i] : sum[i]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < step; ++i) {
+      acc[r + i] = fma(product[i], s.scale * splat(scales[r + i]), acc[r + i]);
+      if constexpr (f.minimum) acc[r + i] = fma(s.minimum, splat(scaled_sums[r + i]), acc[r + i]);
+    }
+  }
+}
+
+template <int rows>
+INLINE void finish(f32x16 acc[rows], const float* bias, bool accumulate, float* out, int stride) {
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) {
+    f32x16 y = acc[r];
+    if (bias) y += load<f32x16>(bias);
+    if (accumulate) y += load<f32x16>(out + size_t(r) * stride);
+    store(out + size_t(r) * stride, y);
+  }
+}
+
+template <Type type, int rows>
+void multiply(const Matrix& m, int tile, const Activations& a, int row, const float* bias, bool accumulate, float* out,
+              int stride) {
+  constexpr Format f = format_of(type);
+  f32x16 acc[rows];
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) acc[r] = f32x16{};
+  const uint8_t* data = m.data + tile * m.tile_bytes;
+  if constexpr (f.bits > 0) {
+    const uint8_t* values = data + tile_scale_bytes(f, m.inputs);
+    for (int g = 0; g < m.groups; ++g) {
+      u8x64 w[8];
+      unpack_group<f.bits>(values + g * group_value_bytes(f), w);
+      const size_t at = size_t(g) * a.capacity + row;
+      add_group<type, rows>(w, group_scales<type>(data, g), a.values + at * kGroup, a.scales + at,
+                            a.scaled_sums + at, a.sums + at, a.low_sums + at, acc);
+    }
+  } else {
+    for (int g = 0; g < m.groups; ++g) {
+      const float* x = a.floats + (size_t(g) * a.capacity + row) * kGroup;
+      const uint8_t* p = data + size_t(g) * kGroup * kTile * f.block_bytes;
+      for (int k = 0; k < kGroup; ++k) {
+        f32x16 w;
+        if constexpr (type == Type::F32) w = load<f32x16>(p + k * 64);
+        if constexpr (type == Type::F16) w = load_f16(reinterpret_cast<const uint16_t*>(p) + k * 16);
+        if constexpr (type == Type::BF16) w = load_bf16(reinterpret_cast<const uint16_t*>(p) + k * 16);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) acc[r] = fma(splat(x[r * kGroup + k]), w, acc[r]);
+      }
+    }
+  }
+  finish<rows>(acc, bias, accumulate, out, stride);
+}
+
+// Rows are taken in the largest pieces that a kernel exists for; a row's result does not depend on the piece.
+template <Type type>
+void multiply_rows(const Matrix& m, int tile, const Activations& a, int row, int rows, const float* bias,
+                   bool accumulate, float* out, int stride) {
+  while (rows > 0) {
+    int done;
+#define HEADRACE_PIECE(n)                                                    \
+  (multiply<type, n>(m, tile, a, row, bias, accumulate, out, stride), done = n)
+    if (kMaxRows >= 16 && rows >= 16) HEADRACE_PIECE(kMaxRows >= 16 ? 16 : 1);
+    else if (kMaxRows >= 12 && rows >= 12) HEADRACE_PIECE(kMaxRows >= 12 ? 12 : 1);
+    else if (kMaxRows >= 8 && rows >= 8) HEADRACE_PIECE(kMaxRows >= 8 ? 8 : 1);
+    else if (rows >= 4) HEADRACE_PIECE(4);
+    else if (rows >= 2) HEADRACE_PIECE(2);
+    else HEADRACE_PIECE(1);
+#undef HEADRACE_PIECE
+    row += done;
+    rows -= done;
+    out += size_t(done) * stride;
+  }
+}
+
+void multiply_tile(const Matrix& m, int tile, const Activations& a, int row, int rows, const float* bias,
+                   bool accumulate, float* out, int stride) {
+  switch (m.type) {
+#define HEADRACE_CASE(type) \
+  case Type::type: return multiply_rows<Type::type>(m, tile, a, row, rows, bias, accumulate, out, stride);
+    HEADRACE_CASE(F32) HEADRACE_CASE(F16) HEADRACE_CASE(BF16) HEADRACE_CASE(Q4_0) HEADRACE_CASE(Q4_1)
+    HEADRACE_CASE(Q5_0) HEADRACE_CASE(Q5_1) HEADRACE_CASE(Q8_0) HEADRACE_CASE(Q4_K) HEADRACE_CASE(Q5_K)
+    HEADRACE_CASE(Q6_K)
+#undef HEADRACE_CASE
+  }
+}
+
+// ---- rows
+
+void rms_norm(const float* x, const float* weight, float eps, int n, float* out) {
+  f32x16 squares{};
+  int i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const f32x16 v = load<f32x16>(x + i);
+    squares = fma(v, v, squares);
+  }
+  float sum = reduce_add(squares);
+  for (; i < n; ++i) sum += x[i] * x[i];
+  const float scale = 1.0f / std::sqrt(sum / float(n) + eps);
+  for (i = 0; i + 16 <= n; i += 16)
+    store(out + i, load<f32x16>(x + i) * splat(scale) * load<f32x16>(weight + i));
+  for (; i < n; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+void quantize(const float* x, int n, const Activations& a, int row, int group) {
+  for (int done = 0; done < n; done += kGroup, ++group) {
+    float padded[kGroup];
+    const float* p = x + done;
+    if (n - done < kGroup) {
+      for (int i = 0; i < kGroup; ++i) padded[i] = done + i < n ? x[done + i] : 0.0f;
+      p = padded;
+    }
+    const f32x16 low = load<f32x16>(p), high = load<f32x16>(p + 16);
+    const size_t at = size_t(group) * a.capacity + row;
+    if (a.floats) {
+      store(a.floats + at * kGroup, low);
+      store(a.floats + at * kGroup + 16, high);
+    }
+    const float largest = reduce_max(max(abs(low), abs(high)));
+    const float scale = largest / 127.0f;
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    const i32x16 q_low = round_to_int(low * splat(inverse)), q_high = round_to_int(high * splat(inverse));
+    store(a.values + at * kGroup, __builtin_convertvector(q_low, i8x16));
+    store(a.values + at * kGroup + 16, __builtin_convertvector(q_high, i8x16));
+    const int32_t low_sum = reduce_add(q_low), sum = low_sum + reduce_add(q_high);
+    a.scales[at] = scale;
+    a.sums[at] = sum;
+    a.low_sums[at] = low_sum;
+    a.scaled_sums[at] = scale * float(sum);
+  }
+}
+
+void swiglu(float* gate, const float* up, int n) {
+  for (int i = 0; i < n; i += 16) {
+    const f32x16 x = load<f32x16>(gate + i);
+    // The bound keeps exp finite; beyond it the quotient is zero to the last bit that matters.
+    const f32x16 negative = -x;
+    const f32x16 e = exp(negative > 88.0f ? splat(88.0f) : negative);
+    store(gate + i, x / (e + 1.0f) * load<f32x16>(up + i));
+  }
+}
+
+void to_half(const float* x, int n, uint16_t* out) {
+  int i = 0;
+  for (; i + 16 <= n; i += 16) store_f16(out + i, load<f32x16>(x + i));
+  if (i < n) {
+    float padded[16] = {};
+    uint16_t halves[16];
+    for (int k = 0; k < n - i; ++k) padded[k] = x[i + k];
+    store_f16(halves, load<f32x16>(padded));
+    for (int k = 0; k < n - i; ++k) out[i + k] = halves[k];
+  }
+}
+
+// ---- attention
+
+// Scores of `queries` queries against `blocks` neighbouring blocks: a lane is a token.
+template <int queries, int blocks>
+INLINE void score_blocks(const AttentionPart& part, int query, int block) {
+  f32x16 acc[queries * blocks];
+#pragma GCC unroll 24
+  for (int i = 0; i < queries * blocks; ++i) acc[i] = f32x16{};
+  const float* q = part.queries + query;
+  for (int d = 0; d < part.head_dim; ++d, q += part.count) {
+#pragma GCC unroll 4
+    for (int b = 0; b < blocks; ++b) {
+      const f32x16 k = load_f16(part.keys[block + b] + d * kBlock);
+#pragma GCC unroll 16
+      for (int i = 0; i < queries; ++i) acc[b * queries + i] = fma(splat(q[i]), k, acc[b * queries + i]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int b = 0; b < blocks; ++b)
+#pragma GCC unroll 16
+    for (int i = 0; i < queries; ++i)
+      store(part.scores + size_t(query + i) * kPart + (block + b) * kBlock, acc[b * queries + i]);
+}
+
+template <int queries>
+INLINE void score(const AttentionPart& part, int query, int blocks) {
+  constexpr int many = queries * 4 <= kScoreTiles ? 4 : queries * 2 <= kScoreTiles ? 2 : 1;
+  int b = 0;
+  for (; b + many <= blocks; b += many) score_blocks<queries, many>(part, query, b);
+  for (; b < blocks; ++b) score_blocks<queries, 1>(part, query, b);
+}
+
+// out[query] = Σ_j weight[query][j] · value[j], tokens ascending: a lane is an element of the head.
+template <int queries, int vectors>
+INLINE void blend(const AttentionPart& part, int query, int element, int tokens) {
+  f32x16 acc[queries * vectors];
+#pragma GCC unroll 24
+  for (int i = 0; i < queries * vectors; ++i) acc[i] = f32x16{};
+  const float* weights = part.scores + size_t(query) * kPart;
+  for (int j = 0; j < tokens; ++j) {
+    const uint16_t* v = part.values[j / kBlock] + (j % kBlock) * part.head_dim + element;
+    f32x16 value[vectors];
+#pragma GCC unroll 4
+    for (int n = 0; n < vectors; ++n) value[n] = load_f16(v + 16 * n);
+#pragma GCC unroll 8
+    for (int i = 0; i < queries; ++i) {
+      const f32x16 weight = splat(weights[i * kPart + j]);
+#pragma GCC unroll 4
+      for (int n = 0; n < vectors; ++n) acc[i * vectors + n] = fma(weight, value[n], acc[i * vectors + n]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < queries; ++i)
+#pragma GCC unroll 4
+    for (int n = 0; n < vectors; ++n)
+      store(part.out + size_t(query + i) * part.head_dim + element + 16 * n, acc[i * vectors + n]);
+}
+
+template <int queries>
+INLINE void blend_all(const AttentionPart& part, int query, int tokens) {
+  int element = 0;
+  for (; element + 64 <= part.head_dim; element += 64) blend<queries, 4>(part, query, element, tokens);
+  for (; element < part.head_dim; element += 16) blend<queries, 1>(part, query, element, tokens);
+}
+
+// Scores to weights exp(score − maximum), those of tokens a query does not see to zero.
+INLINE void soften(const AttentionPart& part, int query, int tokens) {
+  float* s = part.scores + size_t(query) * kPart;
+  const int visible = part.visible[query];
+  const i32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const f32x16 nothing = splat(-INFINITY);
+  f32x16 largest = nothing;
+  for (int j = 0; j < tokens; j += 16) {
+    const f32x16 x = lane + j < visible ? load<f32x16>(s + j) : nothing;
+    store(s + j, x);
+    largest = max(x, largest);
+  }
+  const float maximum = reduce_max(largest);
+  f32x16 sum{};
+  for (int j = 0; j < tokens; j += 16) {
+    const f32x16 w = exp(load<f32x16>(s + j) - splat(visible ? maximum : 0.0f));
+    store(s + j, w);
+    sum += w;
+  }
+  part.maximum[query] = maximum;
+  part.sum[query] = reduce_add(sum);
+}
+
+void attend(const AttentionPart& part) {
+  int tokens = 0;
+  for (int i = 0; i < part.count; ++i) tokens = part.visible[i] > tokens ? part.visible[i] : tokens;
+  const int blocks = (tokens + kBlock - 1) / kBlock;
+  int query = 0;
+  while (query < part.count) {
+    const int left = part.count - query;
+    int done;
+    if (kScoreTiles >= 12 && left >= 12) score<kScoreTiles >= 12 ? 12 : 1>(part, query, blocks), done = 12;
+    else if (left >= 6) score<6>(part, query, blocks), done = 6;
+    else if (left >= 4) score<4>(part, query, blocks), done = 4;
+    else if (left >= 3) score<3>(part, query, blocks), done = 3;
+    else if (left >= 2) score<2>(part, query, blocks), done = 2;
+    else score<1>(part, query, blocks), done = 1;
+    query += done;
+  }
+  for (query = 0; query < part.count; ++query) soften(part, query, tokens);
+  query = 0;
+  while (query < part.count) {
+    const int left = part.count - query;
+    int done;
+    if (kBlendQueries >= 6 && left >= 6) blend_all<kBlendQueries >= 6 ? 6 : 1>(part, query, tokens), done = 6;
+    else if (kBlendQueries >= 3 && left >= 3) blend_all<kBlendQueries >= 3 ? 3 : 1>(part, query, tokens), done = 3;
+    else if (left >= 2) blend_all<2>(part, query, tokens), done = 2;
+    else blend_all<1>(part, query, tokens), done = 1;
+    query += done;
+  }
+}
+
+void merge(float maximum, float sum, const float* out, int head_dim, float* total_maximum, float* total_sum,
+           float* total) {
+  const float larger = maximum > *total_maximum ? maximum : *total_maximum;
+  const f32x16 old_weight = exp(splat(*total_maximum) - splat(larger));
+  const f32x16 new_weight = exp(splat(maximum) - splat(larger));
+  *total_maximum = larger;
+  *total_sum = fma(new_weight, splat(sum), old_weight * splat(*total_sum))[0];
+  for (int d = 0; d < head_dim; d += 16)
+    store(total + d, fma(new_weight, load<f32x16>(out + d), old_weight * load<f32x16>(total + d)));
+}
+
+// ---- sampling
+
+void weights(const float* x, int n, float maximum, float temperature, float* w) {
+  int i = 0;
+  for (; i + 16 <= n; i += 16) store(w + i, exp((load<f32x16>(x + i) - splat(maximum)) / splat(temperature)));
+  for (; i < n; ++i) w[i] = exp((splat(x[i]) - splat(maximum)) / splat(temperature))[0];
+}
+
+}  // namespace
+
+const Kernels HEADRACE_KERNELS = {HEADRACE_ISA_NAME, HEADRACE_NUMERICS, multiply_tile, rms_norm, quantize,
+                                  swiglu,            to_half,           attend,        merge,    weights};
+
+}  // namespace headrace

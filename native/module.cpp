@@ -1,0 +1,229 @@
+// The Python module headrace._native: thin, typed, and without a loop over layers or tokens.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "model.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using namespace headrace;
+
+template <class T, int dims>
+using Array = nb::ndarray<const T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
+using Bytes = Array<uint8_t, 1>;
+template <class T>
+using NumpyArray = nb::ndarray<nb::numpy, T>;
+
+Type checked_type(int number) {
+  for (const Format& format : kFormats)
+    if (int(format.type) == number) return format.type;
+  throw std::invalid_argument("unknown tensor type " + std::to_string(number));
+}
+
+void check_tensor(Type type, int rows, int columns, size_t bytes) {
+  const Format& f = format_of(type);
+  if (rows < 1 || columns < 1 || columns % f.block_values)
+    throw std::invalid_argument("a row is not a whole number of blocks");
+  if (bytes != size_t(rows) * (columns / f.block_values) * f.block_bytes)
+    throw std::invalid_argument("the data is not as long as the shape says");
+}
+
+template <class T>
+void assign(std::vector<T>& to, const Array<T, 1>& from) {
+  to.assign(from.data(), from.data() + from.size());
+}
+
+// A NumPy array that owns its memory.
+template <class T>
+NumpyArray<T> new_array(std::vector<T>&& values, std::initializer_list<size_t> shape) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return NumpyArray<T>(kept->data(), shape, owner);
+}
+
+void start_step(Model& model, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& positions,
+                const Array<int32_t, 1>& sequence_starts, const Array<int32_t, 2>& block_table,
+                const Array<int32_t, 1>& yield_rows, const Array<uint8_t, 1>& yield_kinds, const Bytes& sampling,
+                const Array<int32_t, 1>& top_logprobs, const Array<int32_t, 1>& history_starts,
+                const Array<int32_t, 1>& history, const std::vector<std::pair<int, int>>& copies,
+                const std::optional<Array<uint32_t, 2>>& masks) {
+  Step& s = model.step();
+  const size_t yields = yield_rows.size();
+  if (yield_kinds.size() != yields || sampling.size() != yields * sizeof(SamplingRecord) ||
+      top_logprobs.size() != yields || history_starts.size() != yields + 1)
+    throw std::invalid_argument("yield_rows: what belongs to a yielding row must be given once for each");
+  if (sequence_starts.size() != block_table.shape(0) + 1)
+    throw std::invalid_argument("block_tables: one row for each sequence is needed");
+  assign(s.tokens, tokens);
+  assign(s.positions, positions);
+  assign(s.sequence_starts, sequence_starts);
+  assign(s.yield_rows, yield_rows);
+  assign(s.yield_kinds, yield_kinds);
+  assign(s.top_counts, top_logprobs);
+  assign(s.history_starts, history_starts);
+  assign(s.history, history);
+  for (size_t i = 0; i < yields; ++i)
+    if (s.history_starts[i] < 0 || s.history_starts[i] > s.history_starts[i + 1] ||
+        size_t(s.history_starts[i + 1]) > s.history.size())
+      throw std::invalid_argument("history_starts: must ascend within the history");
+  s.block_table.assign(block_table.data(), block_table.data() + block_table.size());
+  s.table_width = static_cast<int>(block_table.shape(1));
+  s.sampling.resize(yields);
+  if (yields) std::memcpy(s.sampling.data(), sampling.data(), sampling.size());
+  s.copies.clear();
+  for (const auto& [source, target] : copies) s.copies.push_back({source, target});
+  s.masks.clear();
+  if (masks) {
+    if (masks->shape(0) != yields || masks->shape(1) != (size_t(model.vocab()) + 31) / 32)
+      throw std::invalid_argument("token_masks: expected one row of bits for each yielding row");
+    s.masks.assign(masks->data(), masks->data() + masks->size());
+  }
+  model.start();
+}
+
+void finish_step(Model& model) {
+  nb::gil_scoped_release unlocked;
+  model.finish();
+}
+
+// Rows of logits or hidden states that yield `kind`.
+NumpyArray<float> yielded(Model& model, Yield kind) {
+  const Step& s = model.step();
+  const size_t width = kind == Yield::logits ? model.vocab() : model.width();
+  std::vector<float> rows;
+  size_t count = 0;
+  for (int y = 0; y < s.yields(); ++y)
+    if (Yield(s.yield_kinds[y]) == kind) {
+      const float* row = kind == Yield::logits ? model.logits(y) : model.hidden(y);
+      rows.insert(rows.end(), row, row + width);
+      ++count;
+    }
+  return new_array(std::move(rows), {count, width});
+}
+
+using Logprobs = std::tuple<float, NumpyArray<int32_t>, NumpyArray<float>>;
+
+Logprobs logprobs_of(Model& model, int yield) {
+  TopLogprobs top = model.step().logprobs.at(yield);
+  const size_t n = top.ids.size();
+  return {top.chosen, new_array(std::move(top.ids), {n}), new_array(std::move(top.logprobs), {n})};
+}
+
+void bind_building(nb::class_<Model>& model) {
+  model
+      .def(nb::init<const std::string&, int, int>(), "isa"_a, "threads"_a, "max_rows"_a)
+      .def("reserve_weights", &Model::reserve_weights, "bytes"_a)
+      .def(
+          "add_matrix",
+          [](Model& m, int number, int outputs, int inputs, const Bytes& data) {
+            const Type type = checked_type(number);
+            check_tensor(type, outputs, inputs, data.size());
+            nb::gil_scoped_release unlocked;
+            return m.add_matrix(type, outputs, inputs, data.data());
+          },
+          "type"_a, "outputs"_a, "inputs"_a, "data"_a)
+      .def(
+          "add_vector",
+          [](Model& m, const Array<float, 1>& values) { return m.add_vector({values.data(), values.size()}); },
+          "values"_a)
+      .def("add_buffer", &Model::add_buffer, "width"_a)
+      .def("add_activations", &Model::add_activations, "width"_a, "with_floats"_a)
+      .def(
+          "embed",
+          [](Model& m, int number, int vocab, int width, const Bytes& data, int out) {
+            const Type type = checked_type(number);
+            check_tensor(type, vocab, width, data.size());
+            m.embed(type, vocab, width, data.data(), out);
+          },
+          "type"_a, "vocab"_a, "width"_a, "data"_a, "out"_a, nb::keep_alive<1, 5>())
+      .def("norm", &Model::norm, "x"_a, "weight"_a, "eps"_a, "width"_a, "out"_a)
+      .def(
+          "linear",
+          [](Model& m, int in, const std::vector<std::tuple<int, int, int, bool>>& products) {
+            std::vector<Model::Product> all;
+            for (const auto& [matrix, bias, out, accumulate] : products) all.push_back({matrix, bias, out, accumulate});
+            m.linear(in, all);
+          },
+          "x"_a, "products"_a)
+      .def("swiglu", &Model::swiglu, "x"_a, "gate"_a, "up"_a, "out"_a)
+      .def(
+          "attention",
+          [](Model& m, int query, int key, int value, int heads, int kv_heads, int head_dim, int layer, int dims,
+             float base, float position_scale, bool halves, int factors, float scale, int out) {
+            m.attention(query, key, value, {heads, kv_heads, head_dim}, layer,
+                        {dims, base, position_scale, halves, factors}, scale, out);
+          },
+          "query"_a, "key"_a, "value"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "layer"_a, "dims"_a, "base"_a,
+          "position_scale"_a, "halves"_a, "factors"_a, "scale"_a, "out"_a)
+      .def("head", &Model::head, "x"_a, "weight"_a, "eps"_a, "width"_a, "matrix"_a, "vocab"_a)
+      .def("allocate_cache", &Model::allocate_cache, "layers"_a, "kv_heads"_a, "head_dim"_a, "blocks"_a);
+}
+
+void bind_running(nb::class_<Model>& model) {
+  model
+      .def("start", &start_step, "tokens"_a, "positions"_a, "sequence_starts"_a, "block_table"_a, "yield_rows"_a,
+           "yield_kinds"_a, "sampling"_a, "top_logprobs"_a, "history_starts"_a, "history"_a, "copies"_a,
+           "token_masks"_a = nb::none())
+      .def("finish", &finish_step)
+      .def("sampled",
+           [](Model& m) {
+             std::vector<int32_t> tokens = m.step().sampled;
+             const size_t n = tokens.size();
+             return new_array(std::move(tokens), {n});
+           })
+      .def("logits", [](Model& m) { return yielded(m, Yield::logits); })
+      .def("hidden", [](Model& m) { return yielded(m, Yield::hidden); })
+      .def("logprobs", &logprobs_of)
+      .def("export_block",
+           [](Model& m, int block) {
+             const Cache& c = m.cache();
+             if (block < 0 || block >= c.blocks) throw std::out_of_range("block");
+             return nb::bytes(reinterpret_cast<const char*>(c.memory.data() + block * c.block_bytes()),
+                              c.block_bytes());
+           })
+      .def("import_block", [](Model& m, int block, const nb::bytes& data) {
+        const Cache& c = m.cache();
+        if (block < 0 || block >= c.blocks) throw std::out_of_range("block");
+        if (data.size() != c.block_bytes()) throw std::invalid_argument("data: not the size of a block");
+        std::memcpy(c.memory.data() + block * c.block_bytes(), data.c_str(), data.size());
+      });
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  module.doc() = "The compiled core of Headrace: plans, kernels, sampler.";
+  module.attr("SAMPLING_RECORD_BYTES") = sizeof(SamplingRecord);
+  module.def("available_isas", [] {
+    std::vector<std::pair<std::string, std::string>> names;
+    const Isas isas = available_isas();
+    for (int i = 0; i < isas.count; ++i) names.emplace_back(isas.begin_[i]->isa, isas.begin_[i]->numerics);
+    return names;
+  }, "(instruction set, kernel class) this processor can run, best first.");
+  module.def("packed_bytes", [](int number, int outputs, int inputs) {
+    return (Matrix::shaped(checked_type(number), outputs, inputs).bytes() + 63) / 64 * 64;
+  }, "type"_a, "outputs"_a, "inputs"_a);
+  module.def("dequantize_row", [](int number, int inputs, const Bytes& data) {
+    const Type type = checked_type(number);
+    check_tensor(type, 1, inputs, data.size());
+    std::vector<float> out(inputs);
+    dequantize_row(type, data.data(), inputs, out.data());
+    return new_array(std::move(out), {size_t(inputs)});
+  }, "type"_a, "inputs"_a, "data"_a);
+  nb::class_<Model> model(module, "Model");
+  bind_building(model);
+  bind_running(model);
+}

@@ -1,0 +1,67 @@
+// What all ops of a step see: the flattened batch and the cache.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "sampler.h"
+
+namespace headrace {
+
+enum class Yield : uint8_t { token = 1, logits = 2, hidden = 3 };
+
+// The paged cache of one group of layers. A block holds, for each layer, keys [kv_head][head_dim][16] and then values
+// [kv_head][16][head_dim], as half floats.
+struct Cache {
+  int layers = 0, kv_heads = 0, head_dim = 0, blocks = 0;
+  Mapping memory;
+
+  size_t head_elements() const { return size_t(head_dim) * kBlock; }
+  size_t block_elements() const { return 2 * size_t(layers) * kv_heads * head_elements(); }
+  size_t block_bytes() const { return block_elements() * sizeof(uint16_t); }
+  uint16_t* keys(int block, int layer, int head) const {
+    return memory.as<uint16_t>() + block * block_elements() + (size_t(2 * layer) * kv_heads + head) * head_elements();
+  }
+  uint16_t* values(int block, int layer, int head) const {
+    return keys(block, layer, head) + size_t(kv_heads) * head_elements();
+  }
+};
+
+// Neighbouring rows of one sequence whose queries are computed together, and which parts of the context of.
+struct AttentionTile {
+  int sequence, row, rows;
+  int part, parts;   // parts part … part+parts-1
+  int scratch;       // where a split tile leaves its parts; -1: the tile has all parts and is not split
+};
+
+struct BlockCopy {
+  int32_t source, target;
+};
+
+struct Step {
+  std::vector<int32_t> tokens, positions, sequence_starts, block_table, yield_rows, top_counts, history_starts, history;
+  std::vector<int32_t> row_sequence;
+  std::vector<uint8_t> yield_kinds;
+  std::vector<SamplingRecord> sampling;
+  std::vector<uint32_t> masks;
+  std::vector<BlockCopy> copies;
+  int table_width = 0;
+
+  std::vector<AttentionTile> tiles;   // units of attention work
+  std::vector<AttentionTile> splits;  // tiles whose parts are computed apart, and must be merged
+  int split_parts = 0;                // places in the scratch
+
+  // Results.
+  std::vector<int32_t> sampled;
+  std::vector<TopLogprobs> logprobs;
+
+  int rows() const { return static_cast<int>(tokens.size()); }
+  int yields() const { return static_cast<int>(yield_rows.size()); }
+  int sequences() const { return static_cast<int>(sequence_starts.size()) - 1; }
+  const int32_t* blocks(int sequence) const { return block_table.data() + size_t(sequence) * table_width; }
+};
+
+}  // namespace headrace

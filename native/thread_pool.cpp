@@ -1,0 +1,117 @@
+#include "thread_pool.h"
+
+#include <sched.h>
+
+#include <chrono>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace headrace {
+namespace {
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Waits a moment; lets another process have the core now and then.
+class Spin {
+ public:
+  void once() {
+    relax();
+    if (++spins_ % 256 == 0) sched_yield();
+  }
+
+ private:
+  unsigned spins_ = 0;
+};
+
+// The rounding mode is part of the numerics: a host program may have changed it on its own thread.
+class Rounding {
+#if defined(__x86_64__)
+ public:
+  Rounding() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+  ~Rounding() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#endif
+};
+
+constexpr auto kPatience = std::chrono::microseconds(300);  // the pause between two steps is shorter
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  for (int i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_ = true;
+  ++epoch_;
+  epoch_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+void ThreadPool::start(Work& work, const std::vector<int>& items) {
+  // A thread that was late for the last step may still be looking at its counters.
+  for (Spin spin; inside_.load(std::memory_order_acquire);) spin.once();
+  count_ = static_cast<int>(items.size());
+  if (count_ > capacity_) {
+    capacity_ = count_;
+    phases_ = std::make_unique<Phase[]>(capacity_);
+  }
+  for (int p = 0; p < count_; ++p) {
+    phases_[p].next.store(0, std::memory_order_relaxed);
+    phases_[p].done.store(0, std::memory_order_relaxed);
+    phases_[p].items = items[p];
+  }
+  work_ = &work;
+  open_.store(true);
+  ++epoch_;
+  epoch_.notify_all();
+}
+
+void ThreadPool::finish() {
+  participate();
+  open_.store(false);
+}
+
+void ThreadPool::serve() {
+  uint32_t seen = 0;
+  while (true) {
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    Spin spin;
+    while (epoch_.load(std::memory_order_acquire) == seen) {
+      spin.once();
+      if (std::chrono::steady_clock::now() > until) epoch_.wait(seen);
+    }
+    seen = epoch_.load(std::memory_order_acquire);
+    if (stop_) return;
+    ++inside_;
+    // Whoever comes after the step has been collected finds the door closed.
+    if (open_.load()) participate();
+    --inside_;
+  }
+}
+
+void ThreadPool::participate() {
+  const Rounding rounding;
+  for (int p = 0; p < count_; ++p) {
+    Phase& phase = phases_[p];
+    for (int item; (item = phase.next.load(std::memory_order_relaxed)) < phase.items;) {
+      item = phase.next.fetch_add(1, std::memory_order_relaxed);
+      if (item >= phase.items) break;
+      work_->run(p, item);
+      phase.done.fetch_add(1, std::memory_order_release);
+    }
+    for (Spin spin; phase.done.load(std::memory_order_acquire) < phase.items;) spin.once();
+  }
+}
+
+}  // namespace headrace
