@@ -1,0 +1,59 @@
+"""What a name or a path that the user gives means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ModelNotFoundError
+from headrace.models.registry import DEFAULT_MODEL, home, known_models, models_folder, resolve
+
+
+def test_the_default_model_is_known() -> None:
+    assert DEFAULT_MODEL in [model.name for model in known_models()]
+
+
+def test_the_home_folder_is_what_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    assert (home(), models_folder()) == (tmp_path, tmp_path / "models")
+    monkeypatch.delenv("HEADRACE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home() == tmp_path / ".cache" / "headrace"
+
+
+def test_a_name_resolves_to_its_file_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    models_folder().mkdir()
+    for model in known_models():
+        with (models_folder() / model.file).open("wb") as file:
+            file.truncate(model.size)  # sparse: in the cache, name and size are what counts
+        local = resolve(model.name)
+        assert (local.name, local.path) == (model.name, models_folder() / model.file)
+
+
+def test_a_path_resolves_to_a_model_named_after_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "My-Model.Q8_0.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    local = resolve("My-Model.Q8_0.gguf")
+    assert (local.name, local.path) == ("My-Model.Q8_0", tmp_path / "My-Model.Q8_0.gguf")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("smolm2", "did you mean smollm2-135m"),
+        ("Qwen2.5-Coder-1.5B", "did you mean qwen2.5-coder-1.5b"),
+        ("xyzzy", "no model named 'xyzzy'; Known models: smollm2-135m, .*gemma-3-270m"),
+        ("folder/nothing.gguf", "no model file folder/nothing.gguf"),
+        ("nothing.gguf", "no model file nothing.gguf"),
+        ("", "no model named ''"),
+    ],
+)
+def test_an_unknown_name_or_path_is_told_what_there_is(asked: str, message: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=message):
+        resolve(asked)
