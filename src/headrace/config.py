@@ -1,0 +1,146 @@
+"""Settings by name: a flag beats the environment, which beats headrace.toml, which beats the default.
+
+One table says what every setting means; the command line takes its options, the environment its variables and
+the file its keys from there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from headrace.errors import ConfigError
+
+FILE = "headrace.toml"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting; its flag, variable and key follow from its name in the table."""
+
+    type: Any
+    """What click converts the value to."""
+    help: str
+    default: object = None
+    flags: str = ""
+    """Where the flag is not just the name behind two dashes."""
+
+
+_COUNT = click.IntRange(min=1)
+_SIZE = click.FloatRange(min=0, min_open=True)
+
+SETTINGS: dict[str, Setting] = {
+    "model": Setting(str, "Name of a model, or path of a GGUF file.", "smollm2-135m"),
+    "host": Setting(str, "Address to listen on.", "127.0.0.1"),
+    "port": Setting(click.IntRange(0, 65535), "Port to listen on; 0 takes a free one.", 8000),
+    "threads": Setting(_COUNT, "Threads that compute. [default: the usable cores]"),
+    "context_length": Setting(_COUNT, "Most tokens of prompt and answer. [default: the model's]"),
+    "cache_gib": Setting(_SIZE, "Size of the KV cache in GiB. [default: a share of the free memory]"),
+    "cache_tokens": Setting(_COUNT, "Size of the KV cache in tokens, instead of --cache-gib."),
+    "max_batch_tokens": Setting(_COUNT, "Most tokens that one step computes.", 512),
+    "max_running": Setting(_COUNT, "Most sequences that run at the same time.", 64),
+    "prefix_cache": Setting(
+        bool, "Reuse what prompts have in common.", True, flags="--prefix-cache/--no-prefix-cache"
+    ),
+    "max_queue": Setting(
+        _COUNT, "Sequences that may wait for their first token before clients get 429.", 512
+    ),
+    "max_body_mib": Setting(_COUNT, "Largest request body, in MiB.", 8),
+    "drain_seconds": Setting(click.FloatRange(min=0), "Time for running requests to end at a SIGTERM.", 30.0),
+    "max_tokens": Setting(_COUNT, "Most tokens of an answer.", 512),
+    "temperature": Setting(
+        click.FloatRange(0, 2), "Spread of the choice of tokens; 0 takes the likeliest.", 0.7
+    ),
+    "top_p": Setting(
+        click.FloatRange(0, 1, min_open=True), "Choose among the likeliest tokens up to this sum.", 1.0
+    ),
+    "seed": Setting(int, "Same seed, same answer. [default: random]"),
+}
+
+
+def flag(name: str) -> str:
+    """The setting's option on the command line."""
+    return SETTINGS[name].flags or "--" + name.replace("_", "-")
+
+
+def variable(name: str) -> str:
+    """The setting's environment variable."""
+    return "HEADRACE_" + name.upper()
+
+
+def options(*names: str) -> Callable[[Function], Function]:
+    """Gives a command the options of these settings, listed in this order."""
+
+    def decorate(function: Function) -> Function:
+        for name in reversed(names):
+            setting = SETTINGS[name]
+            function = click.option(
+                flag(name),
+                name,
+                type=setting.type,
+                default=setting.default,
+                show_default=setting.default is not None,
+                envvar=variable(name),
+                help=setting.help,
+            )(function)
+        return function
+
+    return decorate
+
+
+def read_file(path: Path | None) -> dict[str, str]:
+    """The settings in the file; in ./headrace.toml, if there is one, where `path` is None.
+
+    Values come as text, to be checked as a flag's or a variable's would be. Raises ConfigError that names the
+    key and what was expected.
+    """
+    file = path or Path(FILE)
+    if path is None and not file.is_file():
+        return {}
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    return _checked(content, file)
+
+
+def _checked(content: Mapping[str, object], file: Path) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in SETTINGS:
+            known = ", ".join(sorted(known.replace("_", "-") for known in SETTINGS))
+            raise ConfigError(f"{file}: there is no setting '{key}'; there are {known}")
+        if not isinstance(value, (str, int, float)):
+            raise ConfigError(f"{file}: '{key}' must be one text, number, true or false, not {value!r:.100}")
+        values[name] = str(value)
+    return values
+
+
+def explain(error: click.BadParameter) -> ConfigError | None:
+    """The error with the name of where the value stands: a flag, a variable, or a key of the file."""
+    if error.param is None or error.param.name is None or error.ctx is None:
+        return None
+    name = error.param.name
+    source = error.ctx.get_parameter_source(name)
+    if source is ParameterSource.ENVIRONMENT:
+        where = str(error.param.envvar)
+    elif source is ParameterSource.DEFAULT_MAP:
+        where = f"'{name.replace('_', '-')}' in {error.ctx.find_root().params.get('config') or FILE}"
+    else:
+        where = error.param.opts[0]
+    return ConfigError(f"{where}: {error.message[:1].lower()}{error.message[1:].rstrip('.')}")
