@@ -1,0 +1,35 @@
+"""The throughput bench: its workload, and what it prints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.bench.cli import bench
+from headrace.bench.throughput import prompts
+
+
+def test_no_two_prompts_share_their_first_word():
+    assert len({prompt.split()[0] for prompt in prompts(32)}) == 32
+
+
+def test_standard_output_is_one_json_object_and_progress_goes_to_standard_error(synthetic_model):
+    result = CliRunner().invoke(
+        bench, ["throughput", str(synthetic_model), "--threads", "1", "--batches", "1,3", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert set(report) == {"prefill_tok_s", "decode_tok_s", "isa", "threads"}
+    assert set(report["prefill_tok_s"]) == set(report["decode_tok_s"]) == {"1", "3"}
+    assert min(*report["prefill_tok_s"].values(), *report["decode_tok_s"].values()) > 0
+    assert report["threads"] == 1
+    assert "batch   3" in result.stderr
+
+
+@pytest.mark.parametrize("batches", ["0", "1,x", "", "-4"])
+def test_batch_sizes_that_make_no_sense_are_refused(synthetic_model, batches):
+    result = CliRunner().invoke(bench, ["throughput", str(synthetic_model), f"--batches={batches}"])
+    assert result.exit_code == 2
+    assert "--batches" in result.stderr
