@@ -70,7 +70,7 @@ def test_a_draw_takes_the_first_candidate_whose_cumulative_weight_exceeds_the_no
     # The noise of the zero key is 0.399….
     assert sample(logits_of(0.41, 0.30, 0.29), record(), NO_HISTORY) == 0
     assert sample(logits_of(0.38, 0.32, 0.30), record(), NO_HISTORY) == 1
-    assert sample(logits_of(0.30, 0.32, 0.38), record(), NO_HISTORY) == 1  # candidates: 2, 1, 0
+    assert sample(logits_of(0.30, 0.32, 0.38), record(), NO_HISTORY) == 1
 
 
 def test_greedy_takes_the_lowest_id_among_equals():

@@ -1,12 +1,12 @@
 """The definition of sampling, one plain step after another, that every backend's sampler follows to the bit.
 
-Logits are float32 and every operation on them rounds to float32; weights, sums and noise are float64; sums
-run in candidate order. `exp` is the C library's.
+Logits and weights are float32 and every operation on them rounds to float32; sums and noise are float64; sums
+run by ascending token id, so that a draw from the whole vocabulary needs no sorting. A backend's `exp` may
+differ from NumPy's in the last bits of a weight.
 """
 
 from __future__ import annotations
 
-import math
 from itertools import accumulate
 
 import numpy as np
@@ -31,7 +31,7 @@ def sample(logits: Float32, record: np.void, history: Int32, mask: UInt32 | None
     if record["temperature"] == 0:
         return int(np.argmax(logits))  # the lowest id among equals
     ids, weights = _candidates(logits, record)
-    sums = list(accumulate(weights))
+    sums = _sums(weights)
     point = uniform(record) * sums[-1]
     chosen = next((i for i, total in enumerate(sums) if total > point), len(sums) - 1)
     return int(ids[chosen])
@@ -60,23 +60,30 @@ def unpack_mask(mask: UInt32, vocab: int) -> NDArray[np.bool_]:
     return (mask[tokens // 32] >> (tokens % 32).astype(np.uint32) & 1).astype(np.bool_)
 
 
-def _candidates(logits: Float32, record: np.void) -> tuple[Int32, list[float]]:
-    """Token ids that may be drawn, by descending logit and ascending id, and their weights.
+def _candidates(logits: Float32, record: np.void) -> tuple[Int32, Float32]:
+    """Token ids that may be drawn, ascending, and their weights.
 
-    A weight is exp((logit - largest logit) / temperature), so the first one is 1. Kept are the first `top_k`;
-    of those, weights of at least `min_p`; of those, the shortest prefix that reaches `top_p` of their sum.
+    A weight is exp((logit - largest logit) / temperature), 0 below exp(-87). By descending logit and
+    ascending id: of the tokens with a weight, the first `top_k` are kept; of those, weights of at least
+    `min_p`; of those, the shortest prefix that reaches `top_p` of their sum.
     """
+    exponents = (logits - logits.max()) / record["temperature"]
+    weights = np.where(exponents < -87, np.float32(0), np.exp(np.maximum(exponents, np.float32(-87))))
     ids = np.argsort(-logits, kind="stable").astype(np.int32)
+    ids = ids[weights[ids] > 0]
     if record["top_k"] > 0:
         ids = ids[: record["top_k"]]
-    differences = (logits[ids] - logits[ids[0]]).astype(np.float64)
-    weights = [math.exp(x) for x in (differences / np.float64(record["temperature"])).tolist()]
-    min_p = float(record["min_p"])
-    weights = [weight for weight in weights if weight >= min_p]
-    sums = list(accumulate(weights))
-    enough = float(record["top_p"]) * sums[-1]
-    kept = next((n for n, total in enumerate(sums, start=1) if total >= enough), len(sums))
-    return ids[:kept], weights[:kept]
+    ids = ids[weights[ids] >= record["min_p"]]
+    if record["top_p"] < 1:
+        enough = float(record["top_p"]) * _sums(weights[np.sort(ids)])[-1]
+        kept = next((n for n, total in enumerate(_sums(weights[ids]), start=1) if total >= enough), len(ids))
+        ids = ids[:kept]
+    ids = np.sort(ids)
+    return ids, weights[ids]
+
+
+def _sums(weights: Float32) -> list[float]:
+    return list(accumulate(weights.astype(np.float64).tolist()))
 
 
 def uniform(record: np.void) -> float:
