@@ -1,0 +1,141 @@
+"""From a model's name to an engine that is ready to run it; what worker, Python API and benchmarks share."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from headrace.backends.base import Backend
+from headrace.backends.cache import BLOCK_TOKENS
+from headrace.backends.fingerprint import Fingerprint
+from headrace.engine.engine import Engine, EngineConfig
+from headrace.models.chat_template import ChatTemplate
+from headrace.models.config import ModelConfig
+from headrace.models.gguf import GgufFile
+from headrace.models.registry import resolve
+from headrace.models.tokenizer import Tokenizer
+from headrace.models.weights import Weights
+from headrace.worker.cache_size import CacheSize, cache_size
+from headrace.worker.host import free_memory, usable_cpus
+from headrace.worker.settings import WorkerSettings
+
+log = logging.getLogger("headrace.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """A model file and what is read from it without computing: all that a gateway needs."""
+
+    name: str
+    weights: GgufFile
+    config: ModelConfig
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    """None where the file has none: a model that was not made to chat."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that can run, and what was decided while it was loaded."""
+
+    name: str
+    config: ModelConfig
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    backend: Backend
+    engine: Engine
+    context_length: int
+    """The most tokens of prompt and output together; lowered where memory is short."""
+    cache_blocks: int
+    prefix_cache: bool
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self.backend.fingerprint
+
+    def close(self) -> None:
+        """Releases threads and memory."""
+        self.backend.close()
+
+
+def open_model(model: str) -> OpenModel:
+    """Opens a model by its name, which fetches it on first use, or by the path of its file.
+
+    Raises:
+        ModelNotFoundError, DownloadError: it cannot be had.
+        ModelFileError: the file is broken or unsupported.
+    """
+    local = resolve(model)
+    weights = GgufFile(local.path)
+    return OpenModel(
+        name=local.name,
+        weights=weights,
+        config=ModelConfig.from_weights(weights),
+        tokenizer=Tokenizer.from_metadata(weights.metadata),
+        chat_template=ChatTemplate.from_metadata(weights.metadata),
+    )
+
+
+def load(settings: WorkerSettings) -> LoadedModel:
+    """Opens the model and makes a backend, its cache, and an engine.
+
+    Raises:
+        ModelNotFoundError, DownloadError, ModelFileError: as `open_model`.
+        ConfigError, CacheTooSmallError: the cache that the settings ask for cannot be had.
+    """
+    model = open_model(settings.model)
+    backend = make_backend(model.weights, settings)
+    size = _size_cache(backend, model.config, settings)
+    engine = Engine(
+        backend,
+        EngineConfig(
+            max_batch_tokens=settings.max_batch_tokens,
+            max_running=settings.max_running,
+            cache_blocks=size.blocks,
+        ),
+    )
+    return LoadedModel(
+        name=model.name,
+        config=model.config,
+        tokenizer=model.tokenizer,
+        chat_template=model.chat_template,
+        backend=backend,
+        engine=engine,
+        context_length=size.context_length,
+        cache_blocks=size.blocks,
+        prefix_cache=settings.prefix_cache,
+    )
+
+
+def make_backend(weights: Weights, settings: WorkerSettings) -> Backend:
+    """The backend that the settings name; imported here, as a worker needs but one."""
+    if settings.backend == "reference":
+        from headrace.backends.reference import ReferenceBackend
+
+        return ReferenceBackend(weights, max_rows=settings.max_batch_tokens)
+    from headrace.backends.cpu import CpuBackend
+
+    threads = settings.threads or usable_cpus()
+    return CpuBackend(weights, threads=threads, max_rows=settings.max_batch_tokens)
+
+
+def _size_cache(backend: Backend, config: ModelConfig, settings: WorkerSettings) -> CacheSize:
+    size = cache_size(
+        block_bytes=backend.cache_spec.bytes_per_block(),
+        model_context=config.context_length,
+        context_length=settings.context_length,
+        max_running=settings.max_running,
+        free_bytes=free_memory(),
+        cache_tokens=settings.cache_tokens,
+        cache_bytes=settings.cache_bytes,
+    )
+    if size.context_length < (settings.context_length or config.context_length):
+        log.warning(
+            "context lowered from %d to %d tokens, which is what the cache holds; "
+            "more memory or a larger --cache-tokens raises it",
+            config.context_length,
+            size.context_length,
+        )
+    tokens = size.blocks * BLOCK_TOKENS
+    log.info("cache: %d blocks, %d tokens; context: %d tokens", size.blocks, tokens, size.context_length)
+    return size

@@ -1,0 +1,141 @@
+"""The worker process: one engine, fed and emptied by messages.
+
+While a step computes, the events of the step before it travel. Stop strings are looked for before the next
+step begins, so no token is computed past one.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import threading
+
+import msgspec
+
+from headrace.backends.cache import BLOCK_TOKENS
+from headrace.errors import HeadraceError
+from headrace.worker.generator import Generator
+from headrace.worker.loader import LoadedModel, load
+from headrace.worker.messages import (
+    PROTOCOL_VERSION,
+    Cancel,
+    Drain,
+    Drained,
+    Events,
+    Failed,
+    Ping,
+    Ready,
+    Rejected,
+    Submit,
+    TokenEvent,
+    ToWorker,
+)
+from headrace.worker.settings import EXIT_LOAD_FAILED, Launch
+from headrace.worker.transport import Channel
+
+log = logging.getLogger("headrace.worker")
+
+
+def main() -> int:
+    """Reads a `Launch` from standard input and serves until told to drain; the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s worker %(process)d: %(message)s")
+    # A terminal and a service manager signal the whole group; the gateway decides when a worker drains.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    launch = _read_launch()
+    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+    channel = Channel(launch.address, launch.identity)
+    try:
+        try:
+            loaded = load(launch.settings)
+        except HeadraceError as error:
+            channel.send(Failed(str(error)))
+            return EXIT_LOAD_FAILED
+        channel.send(_ready(loaded))
+        # What was made while loading stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        Worker(Generator(loaded), channel).run()
+        loaded.close()
+        return 0
+    finally:
+        channel.close()
+
+
+class Worker:
+    """The loop between messages and engine."""
+
+    def __init__(self, generator: Generator, channel: Channel) -> None:
+        self._generator = generator
+        self._channel = channel
+        self._pending: list[TokenEvent] = []
+        self._draining = False
+
+    def run(self) -> None:
+        """Returns when told to drain and all that was accepted has ended."""
+        while True:
+            for message in self._channel.received():
+                self._handle(message)
+            computing = self._generator.begin()
+            if self._pending:
+                self._channel.send(Events(self._pending))
+                self._pending = []
+            if computing:
+                self._pending = self._generator.complete()
+                continue
+            assert not self._generator.live, "the engine has requests but no step to compute"
+            if self._draining:
+                self._channel.send(Drained())
+                return
+            self._channel.wait()
+
+    def _handle(self, message: ToWorker) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Cancel(id=request_id):
+                self._generator.cancel(request_id)
+                self._pending = [event for event in self._pending if event.id != request_id]
+            case Drain():
+                self._draining = True
+            case Ping():
+                self._channel.send(self._generator.stats())
+
+    def _submit(self, message: Submit) -> None:
+        if self._draining:
+            self._channel.send(Rejected(message.id, "the worker is shutting down"))
+            return
+        try:
+            self._generator.submit(message)
+        except HeadraceError as error:
+            self._channel.send(Rejected(message.id, str(error)))
+
+
+def _read_launch() -> Launch:
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        launch = msgspec.json.decode(stdin.readline(), type=Launch)
+    if launch.version != PROTOCOL_VERSION:
+        raise SystemExit(f"this worker speaks version {PROTOCOL_VERSION}, its gateway {launch.version}")
+    return launch
+
+
+def _end_with_parent() -> None:
+    """Standard input ends when the process that holds its other end is gone, however it went."""
+    while os.read(0, 4096):
+        pass
+    log.info("the gateway is gone")
+    os._exit(1)
+
+
+def _ready(loaded: LoadedModel) -> Ready:
+    return Ready(
+        version=PROTOCOL_VERSION,
+        pid=os.getpid(),
+        model=loaded.name,
+        fingerprint=loaded.fingerprint,
+        context_length=loaded.context_length,
+        cache_blocks=loaded.cache_blocks,
+        block_tokens=BLOCK_TOKENS,
+    )

@@ -1,0 +1,255 @@
+"""The fleet, with real worker processes that run a small model on the reference backend."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.backends.sampling import SamplingParams
+from headrace.errors import RequestError, WorkerDiedError, WorkerUnavailableError
+from headrace.fleet import Fleet, RestartPolicy, State, Stream
+from headrace.worker.messages import Submit, TokenEvent
+from headrace.worker.settings import WorkerSettings
+
+QUICK = RestartPolicy(first_delay=0.05, load_attempts=2)
+CONTEXT = 400
+
+
+def settings(model: Path) -> WorkerSettings:
+    return WorkerSettings(
+        model=str(model),
+        backend="reference",
+        threads=1,
+        max_batch_tokens=64,
+        cache_tokens=2 * CONTEXT,
+        context_length=CONTEXT,
+    )
+
+
+def request(request_id: str, *, prompt: int = 20, tokens: int = 8, stop: list[str] | None = None) -> Submit:
+    return Submit(
+        id=request_id,
+        prompt=[(7 * i + 3) % 250 for i in range(prompt)],
+        max_tokens=tokens,
+        sampling=SamplingParams(temperature=0),
+        stop=stop or [],
+        ignore_eos=True,
+    )
+
+
+async def events(stream: Stream) -> list[TokenEvent]:
+    return [event async for event in stream]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def with_fleet(synthetic_model: Path) -> Callable[[Callable[[Fleet], Awaitable[None]]], None]:
+    """Runs a test's coroutine on a fleet of one worker."""
+
+    def run(test: Callable[[Fleet], Awaitable[None]]) -> None:
+        async def body() -> None:
+            async with Fleet([settings(synthetic_model)], QUICK) as fleet:
+                await asyncio.wait_for(test(fleet), 60)
+
+        asyncio.run(body())
+
+    return run
+
+
+WithFleet = Callable[[Callable[[Fleet], Awaitable[None]]], None]
+
+
+def test_requests_are_answered_together(with_fleet: WithFleet, synthetic_model: Path) -> None:
+    async def test(fleet: Fleet) -> None:
+        streams = [fleet.submit(request(f"r{i}", prompt=10 + i, tokens=5 + i)) for i in range(6)]
+        answers = await asyncio.gather(*(events(stream) for stream in streams))
+        for i, answer in enumerate(answers):
+            assert sum(len(event.token_ids) for event in answer) == 5 + i
+            assert answer[-1].finish_reason == "length"
+            assert all(event.finish_reason is None for event in answer[:-1])
+        assert fleet.facts.context_length == CONTEXT
+        (health,) = fleet.health()
+        assert health.state is State.READY
+        assert health.pid == fleet.facts.pid != os.getpid()
+        assert health.model == fleet.facts.model == synthetic_model.stem
+        assert health.fingerprint == fleet.facts.fingerprint.digest()
+
+    with_fleet(test)
+
+
+def test_a_request_that_cannot_run_is_rejected_and_the_next_one_runs(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        with pytest.raises(RequestError, match=f"context of {CONTEXT}"):
+            await events(fleet.submit(request("long", prompt=CONTEXT)))
+        with pytest.raises(RequestError, match="at least one token"):
+            await events(fleet.submit(request("empty", prompt=0)))
+        last = await events(fleet.submit(request("full", prompt=CONTEXT - 1, tokens=100)))
+        assert [len(event.token_ids) for event in last] == [1]
+
+    with_fleet(test)
+
+
+def test_a_stop_string_ends_the_request_wherever_tokens_divide_it(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        plain = await events(fleet.submit(request("plain", tokens=24)))
+        text = "".join(event.text for event in plain)
+        # From the middle of one event's text to the middle of another's.
+        at = next(i for i in range(4, len(text) - 4) if text.find(text[i : i + 4]) == i)
+        stopped = await events(fleet.submit(request("stopped", tokens=24, stop=[text[at : at + 4]])))
+        assert "".join(event.text for event in stopped) == text[:at]
+        assert stopped[-1].finish_reason == "stop"
+        generated = (await fleet.stats())["worker-0"].generated_tokens
+        assert generated == 24 + sum(len(event.token_ids) for event in stopped)
+
+    with_fleet(test)
+
+
+def test_leaving_a_stream_cancels_its_request_and_frees_its_blocks(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        async with aclosing(fleet.submit(request("left", prompt=100, tokens=300))) as stream:
+            await anext(stream)
+            assert (await fleet.stats())["worker-0"].blocks_used >= 7
+        after = (await fleet.stats())["worker-0"]
+        assert (after.running, after.waiting, after.blocks_used) == (0, 0, 0)
+        assert after.generated_tokens < 300
+
+    with_fleet(test)
+
+
+def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        before = await events(fleet.submit(request("before")))
+        stream = fleet.submit(request("during", tokens=CONTEXT))
+        await anext(stream)
+        pid = fleet.health()[0].pid
+        assert pid is not None
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError):
+            await events(stream)
+        assert time.monotonic() - killed < 2
+        assert fleet.health()[0].state is State.RESTARTING
+        with pytest.raises(WorkerUnavailableError, match="restarting"):
+            fleet.submit(request("too soon"))
+        await until(lambda: fleet.health()[0].state is State.READY)
+        health = fleet.health()[0]
+        assert health.pid != pid
+        assert (health.restarts, health.reason) == (1, "the worker was killed by SIGKILL")
+        after = await events(fleet.submit(request("after")))
+        assert [event.token_ids for event in after] == [event.token_ids for event in before]
+
+    with_fleet(test)
+
+
+def test_draining_finishes_what_was_accepted_and_takes_no_more(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        streams = [fleet.submit(request(f"r{i}", tokens=40)) for i in range(3)]
+        answers = asyncio.gather(*(events(stream) for stream in streams))
+        draining = asyncio.create_task(fleet.drain(timeout=30))
+        await asyncio.sleep(0)
+        with pytest.raises(WorkerUnavailableError, match="draining"):
+            fleet.submit(request("late"))
+        assert await draining
+        assert [len(answer) for answer in await answers] == [40, 40, 40]
+        assert fleet.health()[0].state is State.STOPPED
+        assert fleet.health()[0].reason == "the worker ended with status 0"
+
+    with_fleet(test)
+
+
+def test_draining_that_takes_too_long_ends_the_worker(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        answer = asyncio.create_task(events(fleet.submit(request("long", tokens=CONTEXT))))
+        await asyncio.sleep(0.05)
+        assert not await fleet.drain(timeout=0.1)
+        with pytest.raises(WorkerDiedError, match="server stopped"):
+            await answer
+
+    with_fleet(test)
+
+
+def test_signals_meant_for_the_gateway_do_not_end_a_worker(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        pid = fleet.health()[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
+        assert len(await events(fleet.submit(request("after")))) == 8
+        assert fleet.health()[0].pid == pid
+
+    with_fleet(test)
+
+
+def test_the_socket_lies_in_a_folder_that_only_this_user_can_enter(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        channel = fleet._channel
+        assert channel is not None
+        folder = Path(channel.address.removeprefix("ipc://")).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+        await fleet.close()
+        assert not folder.exists()
+
+    with_fleet(test)
+
+
+def test_a_broken_model_is_refused_with_the_workers_own_words(synthetic_model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(synthetic_model.read_bytes()[:5000])
+
+    async def start() -> None:
+        await asyncio.wait_for(Fleet([settings(broken)], QUICK).start(), 30)
+
+    with pytest.raises(WorkerUnavailableError, match=r"broken\.gguf"):
+        asyncio.run(start())
+
+
+def test_a_worker_ends_when_its_parent_is_killed(synthetic_model: Path) -> None:
+    program = f"""
+import asyncio, msgspec
+from headrace.fleet import Fleet
+from headrace.worker.settings import WorkerSettings
+async def main():
+    settings = msgspec.json.decode({encoded(settings(synthetic_model))!r}, type=WorkerSettings)
+    async with Fleet([settings]) as fleet:
+        print(fleet.facts.pid, flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        assert is_running(worker)
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 5
+    while is_running(worker):
+        assert time.monotonic() < deadline, "the worker lives on"
+        time.sleep(0.01)
+
+
+def encoded(value: WorkerSettings) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
