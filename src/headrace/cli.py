@@ -1,0 +1,172 @@
+"""The command line: one verb, one function. What a verb needs is imported only when it runs."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace import __version__
+from headrace.config import explain, options, read_file
+from headrace.errors import HeadraceError
+
+_ELSEWHERE = {
+    "bench": ("headrace.bench.cli", "bench", "Measure a model on this machine."),
+    "doctor": ("headrace.doctor", "doctor", "Say what this machine can do and what is missing."),
+}
+"""Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
+
+_BENCHES = ("accuracy", "throughput", "prefix")
+_ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens")
+
+
+class _Verbs(click.Group):
+    """A group that imports the verbs of _ELSEWHERE only when they run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE:
+            return click.Command(cmd_name, help=_ELSEWHERE[cmd_name][2])
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in _ELSEWHERE:
+            module, function, _ = _ELSEWHERE[name]
+            command = getattr(import_module(module), function)
+        return name, command, rest
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="headrace %(version)s")
+@click.option(
+    "--config",
+    envvar="HEADRACE_CONFIG",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of settings. [default: ./headrace.toml, if there is one]",
+)
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None) -> None:
+    """Serve open language models, with an OpenAI-compatible API.
+
+    Every setting can also stand in the environment (--port as HEADRACE_PORT)
+    or in headrace.toml (port = 8000).
+    """
+    settings = read_file(config)
+    ctx.default_map = dict.fromkeys([*cli.list_commands(ctx)], settings) | {
+        "bench": dict.fromkeys(_BENCHES, settings)
+    }
+
+
+@cli.command()
+@options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache")
+@options("max_queue", "max_body_mib", "drain_seconds")
+def serve(
+    host: str, port: int, max_queue: int, max_body_mib: int, drain_seconds: float, **engine: Any
+) -> None:
+    """Serve a model over HTTP."""
+    import logging
+
+    from headrace.gateway.serve import ServeSettings, serve_model
+    from headrace.worker.settings import WorkerSettings
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    worker = WorkerSettings(**_engine_settings(**engine))
+    serve_model(ServeSettings(host, port, max_queue, max_body_mib, drain_seconds, worker), _tell)
+
+
+@cli.command()
+@options("model")
+@click.option("--url", envvar="HEADRACE_URL", help="Talk to a running server instead of loading a model.")
+@click.option("--system", help="What the model is told before the conversation.")
+@options("max_tokens", "temperature", "top_p", "seed", *_ENGINE)
+@click.pass_context
+def chat(
+    ctx: click.Context,
+    /,
+    model: str,
+    url: str | None,
+    system: str | None,
+    max_tokens: int,
+    temperature: float,
+    top_p: float,
+    seed: int | None,
+    **engine: Any,
+) -> None:
+    """Talk with a model in the terminal. Ctrl-C stops an answer, Ctrl-D leaves."""
+    from headrace.chat import LocalModel, RemoteModel, converse
+
+    answering = _answering(max_tokens, temperature, top_p, seed)
+    if url is not None:
+        given = ctx.get_parameter_source("model") is not click.core.ParameterSource.DEFAULT
+        converse(RemoteModel(url, model if given else None, answering), system)
+        return
+    from headrace.llm import LLM
+
+    with LLM(**_engine_settings(model=model, **engine)) as llm:
+        converse(LocalModel(llm, model, answering), system)
+
+
+@cli.command()
+@click.argument("prompt")
+@options("model", "max_tokens", "temperature", "top_p", "seed", *_ENGINE)
+def generate(
+    prompt: str, max_tokens: int, temperature: float, top_p: float, seed: int | None, **engine: Any
+) -> None:
+    """Continue PROMPT, or the text on standard input where PROMPT is "-"."""
+    from headrace.llm import LLM
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    with LLM(**_engine_settings(**engine)) as llm:
+        for piece in llm.stream(text, **_answering(max_tokens, temperature, top_p, seed)):
+            click.echo(piece, nl=False)
+    click.echo()
+
+
+@cli.command()
+@click.argument("name")
+def pull(name: str) -> None:
+    """Fetch the model NAME, or check that it is there."""
+    from headrace.models.registry import resolve
+
+    click.echo(resolve(name).path)
+
+
+def _engine_settings(cache_gib: float | None, **settings: Any) -> dict[str, Any]:
+    """WorkerSettings' fields from the command line's."""
+    return settings | {"cache_bytes": None if cache_gib is None else int(cache_gib * 2**30)}
+
+
+def _answering(max_tokens: int, temperature: float, top_p: float, seed: int | None) -> dict[str, Any]:
+    chosen = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p}
+    return chosen if seed is None else chosen | {"seed": seed}
+
+
+def _tell(line: str) -> None:
+    click.echo(f"headrace: {line}", err=True)
+
+
+def main() -> None:
+    """The `headrace` command. An error a user can cure is one line on standard error, and exit status 1."""
+    try:
+        status = cli.main(prog_name="headrace", standalone_mode=False)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        told = explain(error) if isinstance(error, click.BadParameter) else None
+        if told is None:
+            error.show()
+            sys.exit(error.exit_code)
+        _tell(str(told))
+        sys.exit(1)
+    except HeadraceError as error:
+        _tell(str(error))
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)

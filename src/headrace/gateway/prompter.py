@@ -1,0 +1,41 @@
+"""An open model file as the gateway uses it: prompts to tokens, and tokens to bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.errors import RequestError
+from headrace.worker.loader import OpenModel
+
+
+class ModelPrompter:
+    """The tokenizer and the chat template of a model file."""
+
+    def __init__(self, model: OpenModel):
+        self._name = model.name
+        self._tokenizer = model.tokenizer
+        self._template = model.chat_template
+
+    @property
+    def vocab_size(self) -> int:
+        return self._tokenizer.vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """A plain text's tokens, behind the token that the model begins every text with, if any."""
+        return self._tokenizer.encode(text)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """A conversation's tokens up to where the answer begins.
+
+        Raises RequestError for a model without a template, TemplateError where the template refuses.
+        """
+        if self._template is None:
+            raise RequestError(
+                f"'{self._name}' has no chat template, so it was not made to chat; use /v1/completions.",
+                "messages",
+                code="no_chat_template",
+            )
+        return self._template.encode(messages, self._tokenizer)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._tokenizer.token_bytes(token_id)

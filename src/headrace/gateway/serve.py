@@ -1,0 +1,89 @@
+"""`headrace serve`: a model's workers and the gateway before them, from the first message to the last."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvloop
+
+from headrace.fleet import Fleet
+from headrace.gateway.admission import Admission
+from headrace.gateway.prompter import ModelPrompter
+from headrace.gateway.served import ServedModel
+from headrace.gateway.server import listen, serve
+from headrace.gateway.state import Gateway
+from headrace.models.registry import resolve
+from headrace.worker.loader import OpenModel, open_model
+from headrace.worker.settings import WorkerSettings
+
+_WORKER_EXIT_SECONDS = 1.0
+"""For an idle worker to end by itself; one that still computes by then is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Where to listen and how much to take on."""
+
+    host: str
+    port: int
+    max_queue: int
+    """Sequences that may wait for their first token."""
+    max_body_mib: int
+    drain_seconds: float
+    worker: WorkerSettings
+
+
+def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
+    """Fetches, loads and serves the model; returns once a signal came and what ran has ended.
+
+    `tell` is given the lines for the user. Raises HeadraceError where the server cannot start.
+    """
+    with listen(settings.host, settings.port) as sock:
+        resolve(settings.worker.model)
+        tell(f"loading {settings.worker.model}")
+        uvloop.run(_serve(settings, open_model(settings.worker.model), sock, tell))
+
+
+async def _serve(
+    settings: ServeSettings, model: OpenModel, sock: socket.socket, tell: Callable[[str], None]
+) -> None:
+    began = time.monotonic()
+    async with Fleet([settings.worker]) as fleet:
+        facts = fleet.facts
+        served = ServedModel(
+            name=model.name,
+            engine=fleet,
+            prompter=ModelPrompter(model),
+            context_length=facts.context_length,
+            fingerprint=f"fp_{facts.fingerprint.digest()}",
+        )
+        gateway = Gateway({model.name: served}, Admission(settings.max_queue), settings.max_body_mib * 2**20)
+        url = _url(sock)
+
+        def ready() -> None:
+            seconds = time.monotonic() - began
+            cache = facts.cache_blocks * facts.block_tokens
+            tell(f"loaded in {seconds:.1f} s; context {facts.context_length} tokens, cache {cache} tokens")
+            tell(f"serving {model.name} on {url}; Ctrl-C ends it. Try:\n\n  {_sample(url, served)}\n")
+
+        async def stop() -> None:
+            await fleet.drain(_WORKER_EXIT_SECONDS)
+
+        await serve(gateway, sock, drain_seconds=settings.drain_seconds, ready=ready, stop_engines=stop)
+    tell("ended")
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _sample(url: str, model: ServedModel) -> str:
+    """A first request for the user to copy."""
+    body = {"model": model.name, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+    return f"curl {url}/v1/chat/completions -d '{json.dumps(body)}'"

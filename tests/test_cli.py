@@ -1,0 +1,114 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.running import running
+from headrace import __version__
+
+
+def headrace(*args: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", *args],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.environ["PATH"]} | environment,
+    )
+
+
+def told(result: subprocess.CompletedProcess[str], status: int = 1) -> str:
+    """What the user is told; one line, no traceback."""
+    assert result.returncode == status, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def test_help_lists_the_verbs_without_loading_them() -> None:
+    code = (
+        "import sys; sys.argv = ['headrace', '--help']; from headrace.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'msgspec', 'uvicorn', 'starlette', 'tokenizers', 'zmq', 'asyncio'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60
+    )
+    for verb in ("serve", "chat", "generate", "pull", "bench", "doctor"):
+        assert f"\n  {verb} " in run.stdout
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_told() -> None:
+    assert headrace("--version").stdout == f"headrace {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", ["serve", "chat", "generate", "pull"])
+def test_every_verb_explains_itself(verb: str) -> None:
+    result = headrace(verb, "--help")
+    assert result.returncode == 0
+    assert f"Usage: headrace {verb}" in result.stdout
+
+
+def test_an_unknown_model_is_one_clear_line() -> None:
+    for verb in ("pull", "generate"):
+        args = ["--model", "no-such-model"] if verb == "generate" else []
+        assert "no-such-model" in told(headrace(verb, "no-such-model", *args))
+    assert "no-such-model" in told(headrace("serve", "--port", "0", "--model", "no-such-model"))
+
+
+def test_wrong_settings_are_one_clear_line(tmp_path: Path) -> None:
+    assert "--port" in told(headrace("serve", "--port", "http"))
+    assert "HEADRACE_THREADS" in told(headrace("serve", HEADRACE_THREADS="many"))
+    file = tmp_path / "other.toml"
+    file.write_text("max-queue = 0")
+    assert f"'max-queue' in {file}" in told(headrace("--config", str(file), "serve"))
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"port {port} on 127.0.0.1 is in use" in told(headrace("serve", "--port", port))
+
+
+def test_chat_keeps_the_conversation_until_it_is_reset() -> None:
+    with running() as server:
+        said = headrace(
+            "chat", "--url", server.url, "--system", "Be brief.", "--max-tokens", "5", "--seed", "7",
+            stdin="Hello\n\n/reset\nWho?\nWhy?\n/exit\nnever\n",
+        )  # fmt: skip
+        prompts = [bytes(submit.prompt).decode() for submit in server.engine.submitted]
+        seeds = {submit.sampling.seed for submit in server.engine.submitted}
+    assert said.stdout == "Water\n" * 3
+    assert prompts == [
+        "system:Be brief.;user:Hello;",
+        "system:Be brief.;user:Who?;",
+        "system:Be brief.;user:Who?;assistant:Water;user:Why?;",
+    ]
+    assert seeds == {7}
+
+
+def test_chat_goes_on_after_an_error() -> None:
+    with running() as server:
+        said = headrace("chat", "--url", f"{server.url}/v1", "--max-tokens", "5", stdin=f"{'a' * 600}\nHi\n")
+    assert said.returncode == 0
+    assert "The context of 'fake' is 512 tokens" in said.stderr
+    assert said.stdout == "Water\n"
+
+
+def test_chat_with_no_server_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    assert f"{url} does not answer" in told(headrace("chat", "--url", url))
+    assert "--url" in told(headrace("chat", "--url", "http://:x"))
