@@ -219,7 +219,7 @@ def test_a_broken_model_is_refused_with_the_workers_own_words(synthetic_model: P
         asyncio.run(start())
 
 
-def test_a_worker_ends_when_its_parent_is_killed(synthetic_model: Path) -> None:
+def test_a_worker_ends_and_tidies_up_when_its_parent_is_killed(synthetic_model: Path, tmp_path: Path) -> None:
     program = f"""
 import asyncio, msgspec
 from headrace.fleet import Fleet
@@ -231,7 +231,10 @@ async def main():
         await asyncio.sleep(60)
 asyncio.run(main())
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
         assert is_running(worker)
@@ -241,6 +244,7 @@ asyncio.run(main())
     while is_running(worker):
         assert time.monotonic() < deadline, "the worker lives on"
         time.sleep(0.01)
+    assert not list(tmp_path.iterdir())
 
 
 def encoded(value: WorkerSettings) -> bytes:

@@ -6,11 +6,13 @@ step begins, so no token is computed past one.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import signal
 import threading
+from pathlib import Path
 
 import msgspec
 
@@ -45,7 +47,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     launch = _read_launch()
-    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+    threading.Thread(
+        target=_end_with_parent, args=(launch.address,), name="parent-watch", daemon=True
+    ).start()
     channel = Channel(launch.address, launch.identity)
     try:
         try:
@@ -121,11 +125,16 @@ def _read_launch() -> Launch:
     return launch
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(address: str) -> None:
     """Standard input ends when the process that holds its other end is gone, however it went."""
     while os.read(0, 4096):
         pass
     log.info("the gateway is gone")
+    if address.startswith("ipc://"):
+        socket = Path(address.removeprefix("ipc://"))
+        with contextlib.suppress(OSError):  # what a gateway that was killed could not tidy away itself
+            socket.unlink()
+            socket.parent.rmdir()
     os._exit(1)
 
 
