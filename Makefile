@@ -57,6 +57,7 @@ $(BIN)/python:
 
 $(VENV)/build-tools: | $(BIN)/python
 	@echo "headrace: installing the build tools"
+	@$(PIP) --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip  # making .venv was interrupted
 	@$(PIP) install -qq $(BUILD_TOOLS)
 	@touch $@
 
