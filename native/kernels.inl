@@ -11,54 +11,56 @@ namespace {
 
 // ---- matrix products
 
-// The eight chunks of a group, unpacked to bytes.
+// Some outputs' eight chunks of a group, unpacked to bytes. `p` is where the first of these outputs has its first four
+// values; the next four lie 64 bytes on.
 template <int bits>
-INLINE void unpack_group(const uint8_t* p, u8x64 w[8]) {
+INLINE void unpack_group(const uint8_t* p, bvec w[8]) {
   if constexpr (bits == 8) {
-    for (int c = 0; c < 8; ++c) w[c] = load<u8x64>(p + 64 * c);
+    for (int c = 0; c < 8; ++c) w[c] = load<bvec>(p + 64 * c);
     return;
   }
   for (int c = 0; c < 4; ++c) {
-    const u8x64 both = load<u8x64>(p + 64 * c);
+    const bvec both = load<bvec>(p + 64 * c);
     w[c] = both & 0x0f;
-    w[c + 4] = (u8x64)((u16x32)both >> 4) & 0x0f;
+    w[c + 4] = (bvec)((hvec)both >> 4) & 0x0f;
   }
   if constexpr (bits == 5) {
-    const u16x32 plane = load<u16x32>(p + 256);
-    for (int c = 0; c < 8; ++c) w[c] |= (u8x64)(c < 4 ? plane << (4 - c) : plane >> (c - 4)) & 0x10;
+    const hvec plane = load<hvec>(p + 256);
+    for (int c = 0; c < 8; ++c) w[c] |= (bvec)(c < 4 ? plane << (4 - c) : plane >> (c - 4)) & 0x10;
   }
   if constexpr (bits == 6) {
     for (int c = 0; c < 8; ++c) {
-      const u16x32 plane = load<u16x32>(p + 256 + 64 * (c / 4));
+      const hvec plane = load<hvec>(p + 256 + 64 * (c / 4));
       const int s = 2 * (c % 4);
-      w[c] |= (u8x64)(s < 4 ? plane << (4 - s) : plane >> (s - 4)) & 0x30;
+      w[c] |= (bvec)(s < 4 ? plane << (4 - s) : plane >> (s - 4)) & 0x30;
     }
   }
 }
 
 // The scales of one group: value = scale · q + minimum, or two integer scales for the halves of a Q6_K group.
 struct GroupScales {
-  f32x16 scale, minimum, half[2];
+  fvec scale, minimum, half[2];
 };
 
 template <Type type>
-INLINE GroupScales group_scales(const uint8_t* scales, int g) {
+INLINE GroupScales group_scales(const uint8_t* scales, int g, int lane) {
   constexpr Format f = format_of(type);
   GroupScales s{};
   if constexpr (f.scales == Scales::per_group) {
-    const uint16_t* p = reinterpret_cast<const uint16_t*>(scales) + g * kTile * (f.minimum ? 2 : 1);
+    const uint16_t* p = reinterpret_cast<const uint16_t*>(scales) + g * kTile * (f.minimum ? 2 : 1) + lane;
     s.scale = load_f16(p);
     if constexpr (f.minimum) s.minimum = load_f16(p + kTile);
   } else {
     const uint8_t* p = scales + g / 8 * super_scale_bytes(f);
-    const uint16_t* halves = reinterpret_cast<const uint16_t*>(p);
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(p) + lane;
+    p += 64 + lane;
     s.scale = load_f16(halves);
     if constexpr (f.scales == Scales::super_groups) {
       // Eleven bits times six: exact, and so is nothing lost by scaling the scale first.
-      s.scale *= load_u8(p + 64 + g % 8 * kTile);
-      s.minimum = -(load_f16(halves + kTile) * load_u8(p + 64 + (8 + g % 8) * kTile));
+      s.scale *= load_u8(p + g % 8 * kTile);
+      s.minimum = -(load_f16(halves + kTile) * load_u8(p + (8 + g % 8) * kTile));
     } else {
-      const int8_t* sub = reinterpret_cast<const int8_t*>(p + 64) + g % 8 * 2 * kTile;
+      const int8_t* sub = reinterpret_cast<const int8_t*>(p) + g % 8 * 2 * kTile;
       s.half[0] = load_i8(sub);
       s.half[1] = load_i8(sub + kTile);
     }
@@ -66,104 +68,104 @@ INLINE GroupScales group_scales(const uint8_t* scales, int g) {
   return s;
 }
 
-// acc[r] += group g of the tile · group g of row r, for each of n rows: integer sums, exact in any order, then one
-// multiply-add with the two scales and one with the minimum.
+// Where a group of some neighbouring rows lies.
+struct GroupRows {
+  const int8_t* values;
+  const float *scales, *scaled_sums;
+  const int32_t *sums, *low_sums;
+};
+
+// acc[r] += group of the tile · group of row r: integer sums, exact in any order, then one multiply-add with the two
+// scales and one with the minimum.
 template <Type type, int rows>
-INLINE void add_group(const u8x64 w[8], const GroupScales& s, const int8_t* values, const float* scales,
-                      const float* scaled_sums, const int32_t* sums, [[maybe_unused]] const int32_t* low_sums,
-                      f32x16 acc[rows]) {
+INLINE void add_group(const bvec w[8], const GroupScales& s, const GroupRows& x, fvec acc[rows]) {
   constexpr Format f = format_of(type);
   constexpr int step = rows < kRowsInFlight ? rows : kRowsInFlight;
   static_assert(rows % step == 0);
 #pragma GCC unroll 16
   for (int r = 0; r < rows; r += step) {
-    f32x16 product[step];
+    fvec product[step];
+    const int8_t* values = x.values + r * kGroup;
     if constexpr (f.scales == Scales::super_halves) {
-      i32x16 low[step], high[step];
+      ivec low[step], high[step];
 #pragma GCC unroll 4
       for (int i = 0; i < step; ++i) {
-        low[i] = splat_i(-f.zero * low_sums[r + i]);
-        high[i] = splat_i(-f.zero * (sums[r + i] - low_sums[r + i]));
+        low[i] = isplat(-f.zero * x.low_sums[r + i]);
+        high[i] = isplat(-f.zero * (x.sums[r + i] - x.low_sums[r + i]));
       }
-#pragma GCC unroll 4
-      for (int c = 0; c < 4; ++c)
-#pragma GCC unroll 4
-        for (int i = 0; i < step; ++i) {
-          low[i] = dot4<f.bits>(low[i], w[c], values + (r + i) * kGroup + 4 * c);
-          high[i] = dot4<f.bits>(high[i], w[c + 4], values + (r + i) * kGroup + 4 * (c + 4));
-        }
+      dot<f.bits, 4, step>(w, values, low);
+      dot<f.bits, 4, step>(w + 4, values + 16, high);
       // All of these are integers below 2^24, so floats hold them exactly.
 #pragma GCC unroll 4
       for (int i = 0; i < step; ++i)
-        product[i] = to_float(low[i]) * s.half[0] + to_float(high[i]) * s.half[1];
+        product[i] = __builtin_convertvector(low[i], fvec) * s.half[0] + __builtin_convertvector(high[i], fvec) * s.half[1];
     } else {
-      i32x16 sum[step], other[step];
+      ivec sum[step];
 #pragma GCC unroll 4
-      for (int i = 0; i < step; ++i) {
-        sum[i] = f.zero ? splat_i(-f.zero * sums[r + i]) : i32x16{};
-        other[i] = i32x16{};
-      }
-#pragma GCC unroll 8
-      for (int c = 0; c < 8; ++c)
+      for (int i = 0; i < step; ++i) sum[i] = f.zero ? isplat(-f.zero * x.sums[r + i]) : ivec{};
+      dot<f.bits, 8, step>(w, values, sum);
 #pragma GCC unroll 4
-        for (int i = 0; i < step; ++i) {
-          i32x16& into = step < 4 && c % 2 ? other[i] : sum[i];  // two chains where few rows hide the latency
-          into = dot4<f.bits>(into, w[c], values + (r + i) * kGroup + 4 * c);
-        }
-#pragma GCC unroll 4
-      for (int i = 0; i < step; ++i) product[i] = to_float(step < 4 ? sum[i] + other[i] : sum[i]);
+      for (int i = 0; i < step; ++i) product[i] = __builtin_convertvector(sum[i], fvec);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < step; ++i) {
-      acc[r + i] = fma(product[i], s.scale * splat(scales[r + i]), acc[r + i]);
-      if constexpr (f.minimum) acc[r + i] = fma(s.minimum, splat(scaled_sums[r + i]), acc[r + i]);
+      acc[r + i] = fma(product[i], s.scale * vsplat(x.scales[r + i]), acc[r + i]);
+      if constexpr (f.minimum) acc[r + i] = fma(s.minimum, vsplat(x.scaled_sums[r + i]), acc[r + i]);
     }
   }
 }
 
-template <int rows>
-INLINE void finish(f32x16 acc[rows], const float* bias, bool accumulate, float* out, int stride) {
+template <Type type, int rows>
+INLINE void add_quantized(const Matrix& m, const uint8_t* data, int lane, const Activations& a, int row, fvec acc[rows]) {
+  constexpr Format f = format_of(type);
+  const uint8_t* values = data + tile_scale_bytes(f, m.inputs) + 4 * lane;
+  for (int g = 0; g < m.groups; ++g) {
+    bvec w[8];
+    unpack_group<f.bits>(values + g * group_value_bytes(f), w);
+    const size_t at = size_t(g) * a.capacity + row;
+    add_group<type, rows>(w, group_scales<type>(data, g, lane),
+                          {a.values + at * kGroup, a.scales + at, a.scaled_sums + at, a.sums + at, a.low_sums + at}, acc);
+  }
+}
+
+template <Type type, int rows>
+INLINE void add_floats(const Matrix& m, const uint8_t* data, int lane, const Activations& a, int row, fvec acc[rows]) {
+  constexpr int size = format_of(type).block_bytes;
+  for (int g = 0; g < m.groups; ++g) {
+    const float* x = a.floats + (size_t(g) * a.capacity + row) * kGroup;
+    const uint8_t* p = data + (size_t(g) * kGroup * kTile + lane) * size;
+    for (int k = 0; k < kGroup; ++k, p += kTile * size) {
+      fvec w;
+      if constexpr (type == Type::F32) w = load<fvec>(p);
+      if constexpr (type == Type::F16) w = load_f16(reinterpret_cast<const uint16_t*>(p));
+      if constexpr (type == Type::BF16) w = load_bf16(reinterpret_cast<const uint16_t*>(p));
 #pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r) {
-    f32x16 y = acc[r];
-    if (bias) y += load<f32x16>(bias);
-    if (accumulate) y += load<f32x16>(out + size_t(r) * stride);
-    store(out + size_t(r) * stride, y);
+      for (int r = 0; r < rows; ++r) acc[r] = fma(vsplat(x[r * kGroup + k]), w, acc[r]);
+    }
   }
 }
 
 template <Type type, int rows>
 void multiply(const Matrix& m, int tile, const Activations& a, int row, const float* bias, bool accumulate, float* out,
               int stride) {
-  constexpr Format f = format_of(type);
-  f32x16 acc[rows];
-#pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r) acc[r] = f32x16{};
   const uint8_t* data = m.data + tile * m.tile_bytes;
-  if constexpr (f.bits > 0) {
-    const uint8_t* values = data + tile_scale_bytes(f, m.inputs);
-    for (int g = 0; g < m.groups; ++g) {
-      u8x64 w[8];
-      unpack_group<f.bits>(values + g * group_value_bytes(f), w);
-      const size_t at = size_t(g) * a.capacity + row;
-      add_group<type, rows>(w, group_scales<type>(data, g), a.values + at * kGroup, a.scales + at,
-                            a.scaled_sums + at, a.sums + at, a.low_sums + at, acc);
-    }
-  } else {
-    for (int g = 0; g < m.groups; ++g) {
-      const float* x = a.floats + (size_t(g) * a.capacity + row) * kGroup;
-      const uint8_t* p = data + size_t(g) * kGroup * kTile * f.block_bytes;
-      for (int k = 0; k < kGroup; ++k) {
-        f32x16 w;
-        if constexpr (type == Type::F32) w = load<f32x16>(p + k * 64);
-        if constexpr (type == Type::F16) w = load_f16(reinterpret_cast<const uint16_t*>(p) + k * 16);
-        if constexpr (type == Type::BF16) w = load_bf16(reinterpret_cast<const uint16_t*>(p) + k * 16);
+  for (int lane = 0; lane < kTile; lane += kLanes) {
+    fvec acc[rows];
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) acc[r] = fma(splat(x[r * kGroup + k]), w, acc[r]);
-      }
+    for (int r = 0; r < rows; ++r) acc[r] = fvec{};
+    if constexpr (format_of(type).bits > 0)
+      add_quantized<type, rows>(m, data, lane, a, row, acc);
+    else
+      add_floats<type, rows>(m, data, lane, a, row, acc);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+      float* to = out + size_t(r) * stride + lane;
+      fvec y = acc[r];
+      if (bias) y += load<fvec>(bias + lane);
+      if (accumulate) y += load<fvec>(to);
+      store(to, y);
     }
   }
-  finish<rows>(acc, bias, accumulate, out, stride);
 }
 
 // Rows are taken in the largest pieces that a kernel exists for; a row's result does not depend on the piece.
@@ -268,51 +270,53 @@ void to_half(const float* x, int n, uint16_t* out) {
 
 // ---- attention
 
-// Scores of `queries` queries against `blocks` neighbouring blocks: a lane is a token.
+// Scores of `queries` queries against some tokens of `blocks` neighbouring blocks: a lane is a token.
 template <int queries, int blocks>
-INLINE void score_blocks(const AttentionPart& part, int query, int block) {
-  f32x16 acc[queries * blocks];
+INLINE void score_blocks(const AttentionPart& part, int query, int block, int lane) {
+  fvec acc[queries * blocks];
 #pragma GCC unroll 24
-  for (int i = 0; i < queries * blocks; ++i) acc[i] = f32x16{};
+  for (int i = 0; i < queries * blocks; ++i) acc[i] = fvec{};
   const float* q = part.queries + query;
   for (int d = 0; d < part.head_dim; ++d, q += part.count) {
 #pragma GCC unroll 4
     for (int b = 0; b < blocks; ++b) {
-      const f32x16 k = load_f16(part.keys[block + b] + d * kBlock);
+      const fvec k = load_f16(part.keys[block + b] + d * kBlock + lane);
 #pragma GCC unroll 16
-      for (int i = 0; i < queries; ++i) acc[b * queries + i] = fma(splat(q[i]), k, acc[b * queries + i]);
+      for (int i = 0; i < queries; ++i) acc[b * queries + i] = fma(vsplat(q[i]), k, acc[b * queries + i]);
     }
   }
 #pragma GCC unroll 4
   for (int b = 0; b < blocks; ++b)
 #pragma GCC unroll 16
     for (int i = 0; i < queries; ++i)
-      store(part.scores + size_t(query + i) * kPart + (block + b) * kBlock, acc[b * queries + i]);
+      store(part.scores + size_t(query + i) * kPart + (block + b) * kBlock + lane, acc[b * queries + i]);
 }
 
 template <int queries>
 INLINE void score(const AttentionPart& part, int query, int blocks) {
-  constexpr int many = queries * 4 <= kScoreTiles ? 4 : queries * 2 <= kScoreTiles ? 2 : 1;
-  int b = 0;
-  for (; b + many <= blocks; b += many) score_blocks<queries, many>(part, query, b);
-  for (; b < blocks; ++b) score_blocks<queries, 1>(part, query, b);
+  constexpr int many = queries * 4 <= kScoreSums ? 4 : queries * 2 <= kScoreSums ? 2 : 1;
+  for (int lane = 0; lane < kBlock; lane += kLanes) {
+    int b = 0;
+    for (; b + many <= blocks; b += many) score_blocks<queries, many>(part, query, b, lane);
+    for (; b < blocks; ++b) score_blocks<queries, 1>(part, query, b, lane);
+  }
 }
 
 // out[query] = Σ_j weight[query][j] · value[j], tokens ascending: a lane is an element of the head.
 template <int queries, int vectors>
 INLINE void blend(const AttentionPart& part, int query, int element, int tokens) {
-  f32x16 acc[queries * vectors];
+  fvec acc[queries * vectors];
 #pragma GCC unroll 24
-  for (int i = 0; i < queries * vectors; ++i) acc[i] = f32x16{};
+  for (int i = 0; i < queries * vectors; ++i) acc[i] = fvec{};
   const float* weights = part.scores + size_t(query) * kPart;
   for (int j = 0; j < tokens; ++j) {
     const uint16_t* v = part.values[j / kBlock] + (j % kBlock) * part.head_dim + element;
-    f32x16 value[vectors];
+    fvec value[vectors];
 #pragma GCC unroll 4
-    for (int n = 0; n < vectors; ++n) value[n] = load_f16(v + 16 * n);
+    for (int n = 0; n < vectors; ++n) value[n] = load_f16(v + kLanes * n);
 #pragma GCC unroll 8
     for (int i = 0; i < queries; ++i) {
-      const f32x16 weight = splat(weights[i * kPart + j]);
+      const fvec weight = vsplat(weights[i * kPart + j]);
 #pragma GCC unroll 4
       for (int n = 0; n < vectors; ++n) acc[i * vectors + n] = fma(weight, value[n], acc[i * vectors + n]);
     }
@@ -321,14 +325,14 @@ INLINE void blend(const AttentionPart& part, int query, int element, int tokens)
   for (int i = 0; i < queries; ++i)
 #pragma GCC unroll 4
     for (int n = 0; n < vectors; ++n)
-      store(part.out + size_t(query + i) * part.head_dim + element + 16 * n, acc[i * vectors + n]);
+      store(part.out + size_t(query + i) * part.head_dim + element + kLanes * n, acc[i * vectors + n]);
 }
 
 template <int queries>
 INLINE void blend_all(const AttentionPart& part, int query, int tokens) {
   int element = 0;
-  for (; element + 64 <= part.head_dim; element += 64) blend<queries, 4>(part, query, element, tokens);
-  for (; element < part.head_dim; element += 16) blend<queries, 1>(part, query, element, tokens);
+  for (; element + 4 * kLanes <= part.head_dim; element += 4 * kLanes) blend<queries, 4>(part, query, element, tokens);
+  for (; element < part.head_dim; element += kLanes) blend<queries, 1>(part, query, element, tokens);
 }
 
 // Scores to weights exp(score − maximum), those of tokens a query does not see to zero.
@@ -362,7 +366,7 @@ void attend(const AttentionPart& part) {
   while (query < part.count) {
     const int left = part.count - query;
     int done;
-    if (kScoreTiles >= 12 && left >= 12) score<kScoreTiles >= 12 ? 12 : 1>(part, query, blocks), done = 12;
+    if (kScoreSums >= 12 && left >= 12) score<kScoreSums >= 12 ? 12 : 1>(part, query, blocks), done = 12;
     else if (left >= 6) score<6>(part, query, blocks), done = 6;
     else if (left >= 4) score<4>(part, query, blocks), done = 4;
     else if (left >= 3) score<3>(part, query, blocks), done = 3;

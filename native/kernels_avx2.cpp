@@ -6,10 +6,10 @@
 
 namespace headrace {
 namespace {
-constexpr int kMaxRows = 4;
-constexpr int kRowsInFlight = 2;
-constexpr int kScoreTiles = 6;    // sums of one key block
-constexpr int kBlendQueries = 2;   // sums of one value row, four registers each
+constexpr int kMaxRows = 4;      // rows whose sums of one tile are held in registers
+constexpr int kRowsInFlight = 2;  // of these, the integer sums
+constexpr int kScoreSums = 12;    // query times block of a key product
+constexpr int kBlendQueries = 2;  // queries of a value product, four registers each
 }  // namespace
 }  // namespace headrace
 

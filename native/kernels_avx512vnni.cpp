@@ -6,10 +6,10 @@
 
 namespace headrace {
 namespace {
-constexpr int kMaxRows = 16;      // sums of one tile held in registers
-constexpr int kRowsInFlight = 4;  // integer sums beside them
-constexpr int kScoreTiles = 24;    // sums of one key block
-constexpr int kBlendQueries = 6;   // sums of one value row, four registers each
+constexpr int kMaxRows = 16;      // rows whose sums of one tile are held in registers
+constexpr int kRowsInFlight = 4;  // of these, the integer sums
+constexpr int kScoreSums = 24;    // query times block of a key product
+constexpr int kBlendQueries = 6;  // queries of a value product, four registers each
 }  // namespace
 }  // namespace headrace
 

@@ -1,17 +1,27 @@
 // Vectors of sixteen lanes, and the few operations that kernels need beyond the compiler's own vector arithmetic.
 //
-// A kernel is written once over these and compiled for each instruction set: one register of AVX-512, two of AVX2,
-// four of SSE2 or NEON. Everything lies in an unnamed namespace, for the same function compiled with wider
-// instructions must never stand in for the baseline one.
+// A kernel is written once over these and compiled for each instruction set. What needs all sixteen lanes at once (sums
+// over lanes, whose order must be the same everywhere) uses f32x16, be it one register or four; what treats lanes apart
+// uses `fvec` and its kin, one register wide, and does a tile of sixteen in pieces.
+//
+// Everything lies in an unnamed namespace, for the same function compiled with wider instructions must never stand in
+// for the baseline one.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#if defined(HEADRACE_AVX512VNNI) || defined(HEADRACE_AVX2)
+#if defined(HEADRACE_AVX512VNNI)
 #include <immintrin.h>
-#elif defined(__SSE2__)
+#define HEADRACE_LANES 16
+#elif defined(HEADRACE_AVX2)
+#include <immintrin.h>
+#define HEADRACE_LANES 8
+#else
+#if defined(__SSE2__)
 #include <emmintrin.h>
+#endif
+#define HEADRACE_LANES 4
 #endif
 
 namespace {
@@ -19,11 +29,19 @@ namespace {
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
-typedef uint16_t u16x32 __attribute__((vector_size(64)));
-typedef uint8_t u8x64 __attribute__((vector_size(64)));
 typedef uint8_t u8x16 __attribute__((vector_size(16)));
 typedef int8_t i8x16 __attribute__((vector_size(16)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
+
+constexpr int kLanes = HEADRACE_LANES;  // of one register
+typedef float fvec __attribute__((vector_size(4 * HEADRACE_LANES)));
+typedef int32_t ivec __attribute__((vector_size(4 * HEADRACE_LANES)));
+typedef uint32_t uvec __attribute__((vector_size(4 * HEADRACE_LANES)));
+typedef uint16_t hvec __attribute__((vector_size(4 * HEADRACE_LANES)));
+typedef uint8_t bvec __attribute__((vector_size(4 * HEADRACE_LANES)));
+typedef uint16_t half_hvec __attribute__((vector_size(2 * HEADRACE_LANES)));
+typedef uint8_t quarter_bvec __attribute__((vector_size(HEADRACE_LANES)));
+typedef int8_t quarter_svec __attribute__((vector_size(HEADRACE_LANES)));
 
 #define INLINE inline __attribute__((always_inline))
 
@@ -40,24 +58,39 @@ INLINE void store(T* p, V v) {
 }
 
 INLINE f32x16 splat(float x) { return f32x16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-INLINE i32x16 splat_i(int32_t x) { return i32x16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+
+#if HEADRACE_LANES == 16
+INLINE fvec vsplat(float x) { return splat(x); }
+INLINE ivec isplat(int32_t x) { return ivec{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+#elif HEADRACE_LANES == 8
+INLINE fvec vsplat(float x) { return fvec{x, x, x, x, x, x, x, x}; }
+INLINE ivec isplat(int32_t x) { return ivec{x, x, x, x, x, x, x, x}; }
+#else
+INLINE fvec vsplat(float x) { return fvec{x, x, x, x}; }
+INLINE ivec isplat(int32_t x) { return ivec{x, x, x, x}; }
+#endif
 
 // a·b + c. Rounded once where the instruction set has it; the portable class rounds twice.
-INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+INLINE fvec fma(fvec a, fvec b, fvec c) {
 #if defined(HEADRACE_AVX512VNNI)
-  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+  return (fvec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(HEADRACE_AVX2)
-  union U {
-    f32x16 v;
-    __m256 h[2];
-  } x{a}, y{b}, z{c}, r;
-  r.h[0] = _mm256_fmadd_ps(x.h[0], y.h[0], z.h[0]);
-  r.h[1] = _mm256_fmadd_ps(x.h[1], y.h[1], z.h[1]);
-  return r.v;
+  return (fvec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
   return a * b + c;
 #endif
 }
+
+#if HEADRACE_LANES < 16
+INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+  union U {
+    f32x16 whole;
+    fvec piece[16 / kLanes];
+  } x{a}, y{b}, z{c};
+  for (int i = 0; i < 16 / kLanes; ++i) z.piece[i] = fma(x.piece[i], y.piece[i], z.piece[i]);
+  return z.whole;
+}
+#endif
 
 INLINE f32x16 max(f32x16 a, f32x16 b) {
 #if defined(HEADRACE_AVX512VNNI)
@@ -113,24 +146,18 @@ INLINE i32x16 round_to_int(f32x16 x) {
 #endif
 }
 
-INLINE f32x16 load_f16(const uint16_t* p) {
+INLINE fvec load_f16(const uint16_t* p) {
 #if defined(HEADRACE_AVX512VNNI)
-  return (f32x16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+  return (fvec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 #elif defined(HEADRACE_AVX2)
-  union U {
-    f32x16 v;
-    __m256 h[2];
-  } r;
-  r.h[0] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
-  r.h[1] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)));
-  return r.v;
+  return (fvec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 #else
   // Shift exponent and mantissa into place, then scale by 2^112: right for subnormals as well.
-  const u32x16 h = __builtin_convertvector(load<u16x16>(p), u32x16);
-  const u32x16 magnitude = (h & 0x7fffu) << 13;
-  const f32x16 scaled = (f32x16)magnitude * splat(0x1p112f);
-  const u32x16 special = (u32x16)(magnitude >= (0x7c00u << 13)) & 0x7f800000u;  // infinity and NaN
-  return (f32x16)((u32x16)scaled | special | ((h & 0x8000u) << 16));
+  const uvec h = __builtin_convertvector(load<half_hvec>(p), uvec);
+  const uvec magnitude = (h & 0x7fffu) << 13;
+  const fvec scaled = (fvec)magnitude * vsplat(0x1p112f);
+  const uvec special = (uvec)(magnitude >= (0x7c00u << 13)) & 0x7f800000u;  // infinity and NaN
+  return (fvec)((uvec)scaled | special | ((h & 0x8000u) << 16));
 #endif
 }
 
@@ -159,12 +186,12 @@ INLINE void store_f16(uint16_t* p, f32x16 v) {
 #endif
 }
 
-INLINE f32x16 load_bf16(const uint16_t* p) {
-  return (f32x16)(__builtin_convertvector(load<u16x16>(p), u32x16) << 16);
+INLINE fvec load_bf16(const uint16_t* p) {
+  return (fvec)(__builtin_convertvector(load<half_hvec>(p), uvec) << 16);
 }
 
-INLINE f32x16 load_u8(const uint8_t* p) { return __builtin_convertvector(load<u8x16>(p), f32x16); }
-INLINE f32x16 load_i8(const int8_t* p) { return __builtin_convertvector(load<i8x16>(p), f32x16); }
+INLINE fvec load_u8(const uint8_t* p) { return __builtin_convertvector(load<quarter_bvec>(p), fvec); }
+INLINE fvec load_i8(const int8_t* p) { return __builtin_convertvector(load<quarter_svec>(p), fvec); }
 
 // Natural exponential for x <= 88, within 2 units in the last place; 0 below -87. The only one in the house.
 INLINE f32x16 exp(f32x16 x) {
@@ -187,58 +214,68 @@ INLINE f32x16 exp(f32x16 x) {
   return (f32x16)(~underflow & (i32x16)y);
 }
 
-// acc[lane] += Σ_i w[4·lane + i] · x[i], exactly. Weights are unsigned bytes below 2^bits, x signed ones.
-template <int bits>
-INLINE i32x16 dot4(i32x16 acc, u8x64 w, const int8_t* x) {
-  int32_t four;
-  std::memcpy(&four, x, 4);
+// sums[r] += w · x for `rows` rows of signed bytes, exactly: sums[r][lane] = Σ_c Σ_i w[c][4·lane + i] · x[32·r + 4·c + i].
+// `chunks` vectors of unsigned weights below 2^bits.
+template <int bits, int chunks, int rows>
+INLINE void dot(const bvec* w, const int8_t* x, ivec* sums) {
+  const auto four = [&](int r, int c) {
+    int32_t bytes;
+    std::memcpy(&bytes, x + 32 * r + 4 * c, 4);
+    return bytes;
+  };
 #if defined(HEADRACE_AVX512VNNI)
-  return (i32x16)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(four));
+  // Chunk by chunk over the rows, so that their chains of sums run side by side; two chains each where rows are few.
+  ivec other[rows] = {};
+#pragma GCC unroll 8
+  for (int c = 0; c < chunks; ++c)
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+      ivec& sum = rows < 4 && c % 2 ? other[r] : sums[r];
+      sum = (ivec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w[c], _mm512_set1_epi32(four(r, c)));
+    }
+  if (rows < 4)
+    for (int r = 0; r < rows; ++r) sums[r] += other[r];
 #elif defined(HEADRACE_AVX2)
-  // The byte product saturates at 16 bits: two products of 7-bit weights fit, of 8-bit ones do not.
-  // Those are split into a high bit and the rest.
-  union W {
-    u8x64 v;
-    __m256i h[2];
-  } ww{w};
-  union A {
-    i32x16 v;
-    __m256i h[2];
-  } r{acc};
-  const __m256i xx = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
-  for (int i = 0; i < 2; ++i) {
-    if constexpr (bits < 8) {
-      r.h[i] = _mm256_add_epi32(r.h[i], _mm256_madd_epi16(_mm256_maddubs_epi16(ww.h[i], xx), ones));
-    } else {
-      const __m256i low = _mm256_and_si256(ww.h[i], _mm256_set1_epi8(0x7f));
-      const __m256i high = _mm256_andnot_si256(_mm256_set1_epi8(0x7f), ww.h[i]);
-      const __m256i sum_low = _mm256_maddubs_epi16(low, xx);
-      const __m256i sum_high = _mm256_maddubs_epi16(_mm256_srli_epi16(high, 1), xx);  // 64 or 0, half of it
-      r.h[i] = _mm256_add_epi32(r.h[i], _mm256_madd_epi16(sum_low, ones));
-      r.h[i] = _mm256_add_epi32(r.h[i], _mm256_madd_epi16(sum_high, _mm256_set1_epi16(2)));
+  // The byte product adds pairs with saturation at 16 bits. As many pairs are added there as fit: 8 of four-bit weights
+  // (8 · 2 · 15 · 127 = 30480), 4 of five-bit, 2 of six-bit ones. Of eight-bit weights not one fits, so their highest
+  // bit is multiplied apart.
+  constexpr int fit = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < chunks; c += fit) {
+      __m256i pairs, sum = (__m256i)sums[r];
+      if constexpr (bits < 8) {
+        pairs = _mm256_maddubs_epi16((__m256i)w[c], _mm256_set1_epi32(four(r, c)));
+#pragma GCC unroll 8
+        for (int k = c + 1; k < c + fit && k < chunks; ++k)
+          pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16((__m256i)w[k], _mm256_set1_epi32(four(r, k))));
+      } else {
+        const __m256i high_bit = _mm256_set1_epi8(char(0x80)), xs = _mm256_set1_epi32(four(r, c));
+        pairs = _mm256_maddubs_epi16(_mm256_andnot_si256(high_bit, (__m256i)w[c]), xs);
+        const __m256i halved = _mm256_srli_epi16(_mm256_and_si256((__m256i)w[c], high_bit), 1);  // 64 or 0
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(halved, xs), _mm256_set1_epi16(2)));
+      }
+      sums[r] = (ivec)_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+    }
+#elif defined(__SSE2__)
+#pragma GCC unroll 8
+  for (int c = 0; c < chunks; ++c) {
+    const __m128i even = _mm_and_si128((__m128i)w[c], _mm_set1_epi16(0xff)), odd = _mm_srli_epi16((__m128i)w[c], 8);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+      const __m128i xs = _mm_set1_epi32(four(r, c));
+      const __m128i x_even = _mm_srai_epi16(_mm_slli_epi16(xs, 8), 8), x_odd = _mm_srai_epi16(xs, 8);
+      const __m128i both = _mm_add_epi32(_mm_madd_epi16(even, x_even), _mm_madd_epi16(odd, x_odd));
+      sums[r] = (ivec)_mm_add_epi32((__m128i)sums[r], both);
     }
   }
-  return r.v;
-#elif defined(__SSE2__)
-  union W {
-    u8x64 v;
-    __m128i h[4];
-  } ww{w};
-  union A {
-    i32x16 v;
-    __m128i h[4];
-  } r{acc};
-  const __m128i xx = _mm_set1_epi32(four);
-  const __m128i even = _mm_srai_epi16(_mm_slli_epi16(xx, 8), 8), odd = _mm_srai_epi16(xx, 8);
-  for (int i = 0; i < 4; ++i) {
-    const __m128i we = _mm_and_si128(ww.h[i], _mm_set1_epi16(0xff)), wo = _mm_srli_epi16(ww.h[i], 8);
-    r.h[i] = _mm_add_epi32(r.h[i], _mm_add_epi32(_mm_madd_epi16(we, even), _mm_madd_epi16(wo, odd)));
-  }
-  return r.v;
 #else
-  for (int lane = 0; lane < 16; ++lane)
-    for (int i = 0; i < 4; ++i) acc[lane] += int32_t(w[4 * lane + i]) * x[i];
-  return acc;
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < chunks; ++c)
+      for (int lane = 0; lane < kLanes; ++lane)
+        for (int i = 0; i < 4; ++i) sums[r][lane] += int32_t(w[c][4 * lane + i]) * x[32 * r + 4 * c + i];
 #endif
 }
 
