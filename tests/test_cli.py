@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -112,3 +113,29 @@ def test_chat_with_no_server_says_so() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     assert f"{url} does not answer" in told(headrace("chat", "--url", url))
     assert "--url" in told(headrace("chat", "--url", "http://:x"))
+
+
+def test_an_interrupt_stops_the_answer_and_not_the_chat() -> None:
+    with running(step_seconds=0.02) as server:
+        chat = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "chat", "--url", server.url, "--max-tokens", "400"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        assert chat.stdin is not None and chat.stdout is not None
+        chat.stdin.write(b"Hello\n")
+        chat.stdin.flush()
+        assert chat.stdout.read(5) == b"Water"
+        chat.send_signal(signal.SIGINT)
+        rest = chat.stdout.readline()
+        assert len(rest) < 50
+        chat.stdin.write(b"Again\n/exit\n")
+        chat.stdin.flush()
+        assert chat.stdout.read(5) == b"Water"
+        chat.send_signal(signal.SIGINT)
+        chat.communicate(timeout=20)
+        assert chat.returncode == 0
+        prompt = bytes(server.engine.submitted[1].prompt)
+        assert prompt == b"user:Hello;assistant:Water" + rest.strip(b"\n") + b";user:Again;"
+        assert len(server.engine.cancelled) == 2

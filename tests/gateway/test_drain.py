@@ -116,3 +116,9 @@ def test_an_address_that_cannot_be_had_is_refused_by_name() -> None:
         listen("host.invalid", 0)
     with listen("127.0.0.1", 0) as first, pytest.raises(ConfigError, match="in use"):
         listen("127.0.0.1", first.getsockname()[1])
+
+
+def test_a_small_answer_is_not_held_back_for_an_acknowledgement() -> None:
+    with serving(drain_seconds=1) as (_, url), httpx.Client() as client:
+        seconds = [client.get(f"{url}/health").elapsed.total_seconds() for _ in range(10)]
+    assert min(seconds[1:]) < 0.02  # a delayed acknowledgement takes 0.04

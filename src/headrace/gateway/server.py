@@ -23,7 +23,8 @@ _KEEP_ALIVE_SECONDS = 75
 def listen(host: str, port: int) -> socket.socket:
     """A socket bound to the address; port 0 takes a free one. Raises ConfigError where it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named because asyncio turns Nagle's algorithm off only where it reads TCP there.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
