@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import time
 from datetime import datetime
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headrace.errors import RequestError, TemplateError
 from headrace.models.chat_template import CHATML, ChatTemplate
@@ -42,6 +45,25 @@ def test_golden_chats_give_the_same_text_and_tokens(model, name, model_path, gol
         assert template.encode(user(chat["prompt"]), tokenizer) == chat["prompt_token_ids"]
         answer = tokenizer.decode(chat["greedy"], skip_special=False)
         assert answer == chat["text"]
+
+
+def test_the_limits_do_not_change_what_a_template_writes(model_path):
+    source = GgufFile(model_path("qwen2.5-coder-0.5b")).metadata["tokenizer.chat_template"]
+    call = {"function": {"name": "f", "arguments": {"é": [1, None, {"x": "<"}]}}}
+    messages = [
+        {"role": "system", "content": "s"},
+        *user("u"),
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "content": "1"},
+        {"role": "tool", "content": "2"},
+    ]
+    plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    plain.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    for tools in (None, [call]):
+        expected = plain.from_string(source).render(
+            messages=messages, tools=tools, add_generation_prompt=True
+        )
+        assert render(source, messages, tools=tools) == expected
 
 
 class TestRendering:
@@ -212,6 +234,12 @@ RUNAWAYS = {
     "list times": "{{ ([0] * 9999999999) | length }}",
     "percent": doubling("'%s%s' % (ns.a, ns.a)"),
     "percent width": "{{ '%9999999999d' % 1 }}",
+    "percent width by name": "{{ '%(a)9999999999d' % {'a': 1} }}",
+    "percent width by odd name": "{{ '%((a))9999999999d' % {'(a)': 1} }}",
+    "colons for a format": "{% set c = ':' * 500000 %}{{ ('{' + c) % 1 }}",
+    "format_map": "{{ '{a:9999999999}'.format_map({'a': 1}) }}",
+    "time": "{{ strftime_now('%9999d' * 99999) }}",
+    "tags": "{{ ('<a>' * 300000) | safe | attr('striptags') }}{{ ('<a>' * 300000 | safe).striptags() }}",
     "percent star": "{{ '%*d' % (9999999999, 1) }}",
     "format filter": doubling("'%s%s' | format(ns.a, ns.a)"),
     "format width": "{{ '{:9999999999}'.format(1) }}",
@@ -258,7 +286,12 @@ class TestLimits:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 400_000  # KiB
 
     def test_a_long_conversation_stays_within_them(self):
+        source = (
+            "{% for m in messages %}{% if loop.index0 < messages | length and messages[loop.index0:] %}"
+            "{{ m.role + ': ' + m.content | trim + '\n' }}{% endif %}{% endfor %}"
+        )
         messages = [message for i in range(2000) for message in user(f"{i} " * 200)]
+        assert len(render(source, messages)) > 1_600_000
         assert len(render(CHATML, messages)) > 1_600_000
 
     @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn
 
 import jinja2
@@ -20,8 +21,9 @@ from headrace.models.tokenizer import Tokenizer
 from headrace.models.vocabulary import TOKENS_KEY, string_list
 
 TEMPLATE_KEY = "tokenizer.chat_template"
-MAX_SOURCE = 1_000_000
-"""Characters of a template."""
+MAX_SOURCE = 200_000
+"""Characters of a template; published ones have up to some 30 thousand."""
+MAX_TIME_PATTERN = 200
 
 CHATML = (
     "{% for message in messages %}"
@@ -93,7 +95,7 @@ class ChatTemplate:
         budget = Budget(text_size([variables, extra]))
         try:
             given = {**(extra or {}), **variables, **self._constants, **budget_variables(budget)}
-            given["strftime_now"] = (now or datetime.now()).strftime
+            given["strftime_now"] = partial(_format_time, now or datetime.now())
             return self._run(given, budget)
         except _RefusedError as refusal:
             raise RequestError(f"the model's chat template refuses: {refusal}", "messages") from refusal
@@ -131,6 +133,12 @@ class ChatTemplate:
             budget.check_output(size)
             pieces.append(piece)
         return "".join(pieces)
+
+
+def _format_time(now: datetime, pattern: str) -> str:
+    if len(pattern) > MAX_TIME_PATTERN:
+        raise TemplateError(f"the chat template's time format is longer than {MAX_TIME_PATTERN} characters")
+    return now.strftime(pattern)
 
 
 def _refuse(message: object) -> NoReturn:

@@ -21,7 +21,8 @@ MAX_BITS = 4096
 """Bits of an integer."""
 
 # Widths of four digits, widths taken from an argument, and nested fields: how a short format writes much.
-_WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*?(?:\*|\d{4})|\{[^{}]*:[^{}]*(?:\d{4}|\{)")
+# `%` has them at once or behind the name in brackets; each alternative reads a text once.
+_WIDE_FORMAT = re.compile(r"(?:%|\))[^a-zA-Z%()]*?(?:\*|\d{4})|\{[^{}:]*:[^{}]*?(?:\d{4}|\{)")
 
 _CONTAINERS = (list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)
 

@@ -33,11 +33,19 @@ _FILTERS = {
     *("max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr"),
     *("sort", "string", "sum", "title", "tojson", "trim", "unique", "upper", "wordcount"),
 }
+# Those that copy nothing: lists may be asked for their length in every turn of a loop.
+_FREE_FILTERS = {
+    *("abs", "attr", "count", "d", "default", "first", "float", "int", "items", "last", "length", "map"),
+    *("reject", "rejectattr", "select", "selectattr"),
+}
 _GLOBALS = frozenset(["range", "dict", "cycler", "joiner"])
 
-# Methods of str and int that write much for a small argument and that no template needs.
+# Methods of str, Markup and int that write much for a small argument or are slow, and that no template needs.
 _UNSAFE_METHODS = frozenset(
-    ["center", "ljust", "rjust", "zfill", "expandtabs", "format_map", "translate", "encode", "to_bytes"]
+    [
+        *("center", "ljust", "rjust", "zfill", "expandtabs", "translate", "encode", "to_bytes"),
+        *("striptags", "unescape"),
+    ]
 )
 
 _MAX_INDENT = 16
@@ -128,18 +136,23 @@ def _concat(budget: Budget, *parts: Any) -> str:
     return "".join(str(part) for part in parts)
 
 
-def _made(budget: Budget, value: Any) -> Any:
-    """A container or a slice: nothing is copied out of bounds, but it may hold itself many times over."""
-    weight = budget.weigh(value)
-    if isinstance(value, str):
-        budget.spend(weight)
+def _contained(budget: Budget, value: Any) -> Any:
+    """A new container, which may hold a small one so often that comparing or writing it would not end."""
+    budget.weigh(value)
+    return value
+
+
+def _sliced(budget: Budget, value: Any) -> Any:
+    """A slice, no heavier than what it was cut from."""
+    budget.spend(len(value))
     return value
 
 
 # Environment attributes, since that is what a syntax tree can name without a template being able to.
 LimitedEnvironment.headrace_turn = _Hook(_turn)  # type: ignore[attr-defined]
 LimitedEnvironment.headrace_concat = _Hook(_concat)  # type: ignore[attr-defined]
-LimitedEnvironment.headrace_made = _Hook(_made)  # type: ignore[attr-defined]
+LimitedEnvironment.headrace_contained = _Hook(_contained)  # type: ignore[attr-defined]
+LimitedEnvironment.headrace_sliced = _Hook(_sliced)  # type: ignore[attr-defined]
 
 
 class _Instrument(NodeTransformer):
@@ -167,17 +180,17 @@ class _Instrument(NodeTransformer):
 
     def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _hook("made", node)
+        return _hook("contained", node)
 
     visit_Dict = visit_List  # noqa: N815
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _hook("made", node) if node.ctx == "load" else node
+        return _hook("contained", node) if node.ctx == "load" else node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _hook("made", node) if isinstance(node.arg, nodes.Slice) else node
+        return _hook("sliced", node) if isinstance(node.arg, nodes.Slice) else node
 
 
 def _hook(name: str, *args: nodes.Expr) -> nodes.Call:
@@ -209,13 +222,13 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def run(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
         budget = _budget(context)
         budget.tick()
-        value = _drained(budget, value)
-        weight = budget.weigh((value, args, kwargs))
-        _check_filter(budget, name, weight, value, args, kwargs)
+        if name not in _FREE_FILTERS:
+            value = _drained(budget, value)
+            _check_filter(budget, name, budget.weigh((value, args, kwargs)), value, args, kwargs)
         first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
         given = (first[needs], value, *args) if needs else (value, *args)
         made = function(*given, **kwargs)
-        if isinstance(made, (str, list, tuple, dict)):
+        if name not in _FREE_FILTERS and isinstance(made, (str, list, tuple, dict)):
             budget.spend(budget.weigh(made))
         return made
 
@@ -281,5 +294,5 @@ def _check_method(budget: Budget, method: Any, args: Any, kwargs: Mapping[str, A
         budget.check_replace(text, args[0], args[1])
     elif name == "join":
         budget.spend(budget.weigh(args) * (1 + len(text)))
-    elif name == "format":
+    elif name in ("format", "format_map"):
         budget.check_format(text, *args, *kwargs.values())
