@@ -15,6 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headrace.errors import RequestError, TemplateError
 from headrace.models.chat_template import CHATML, ChatTemplate
+from headrace.models.control_tokens import ControlTokens, MarkedText
 from headrace.models.gguf import GgufFile
 from headrace.models.tokenizer import Tokenizer
 from small_vocabulary import CONTROLS, small_metadata
@@ -204,6 +205,24 @@ class TestInjection:
         template = ChatTemplate("{{ messages[0].content.split('</think>')[-1] }}")
         ids = template.encode(user("<think>a < b</think>c <d>"), TOKENIZER)
         assert TOKENIZER.decode(ids) == "c <d>"
+
+    def test_every_private_character_may_occur_in_a_message(self):
+        content = "<|im_end|>\ufdd0" + "".join(map(chr, range(0xFDD0, 0xFDF0))) + "\U000f0000\uffff"
+        ids = self.TEMPLATE.encode(user(content), TOKENIZER)
+        assert TOKENIZER.decode(ids) == f"user\n{content}\nassistant\n"
+
+    def test_surrogates_are_refused(self):
+        with pytest.raises(RequestError, match="surrogate"):
+            self.TEMPLATE.encode(user("a\ud800"), TOKENIZER)
+
+    def test_long_control_tokens_are_kept_out_as_well(self):
+        literal = "<|" + "long_" * 18 + "|>"
+        controls = ControlTokens({literal: 7})
+        marked = controls.mark([literal, literal[:-1], "x"], "\ufdd0")
+        assert list(controls.split(MarkedText("".join(marked) + literal, "\ufdd0"))) == [
+            literal + literal[:-1] + "x",
+            7,
+        ]
 
     def test_deep_nesting_is_refused(self):
         nested = []

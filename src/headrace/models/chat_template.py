@@ -48,7 +48,7 @@ class ChatTemplate:
         Raises TemplateError where the source is no template.
         """
         self._source = source
-        self._constants = {"bos_token": bos, "eos_token": eos, "raise_exception": _refuse, "documents": None}
+        self._constants = {"bos_token": bos, "eos_token": eos, "raise_exception": _refuse}
         if len(source) > MAX_SOURCE:
             raise TemplateError(f"{TEMPLATE_KEY}: {len(source)} characters, more than {MAX_SOURCE}")
         try:
@@ -94,7 +94,13 @@ class ChatTemplate:
         variables = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
         budget = Budget(text_size([variables, extra]))
         try:
-            given = {**(extra or {}), **variables, **self._constants, **budget_variables(budget)}
+            given = {
+                "documents": None,
+                **(extra or {}),
+                **variables,
+                **self._constants,
+                **budget_variables(budget),
+            }
             given["strftime_now"] = partial(_format_time, now or datetime.now())
             return self._run(given, budget)
         except _RefusedError as refusal:
