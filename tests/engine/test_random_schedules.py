@@ -31,14 +31,14 @@ class Schedule:
         self.random = random = Random(seed)
         self.backend = FakeBackend(groups=random.choice((1, 1, 1, 2)))
         self.longest = random.choice((12, 40, 200))
-        self.outputs = random.choice((1, 6, 30))
+        self.outputs = random.choice((1, 6, 30, 60))
         blocks = -(-(self.longest + self.outputs - 1) // BLOCK_TOKENS)
         self.engine = Engine(
             self.backend,
             EngineConfig(
-                cache_blocks=blocks + random.choice((0, 0, 1, 2, 5, 20, 60)),
-                max_batch_tokens=random.choice((1, 3, 8, 20, 64, 512)),
-                max_running=random.choice((1, 2, 4, 8)),
+                cache_blocks=blocks + random.choice((0, 0, 1, 2, 4, 8, 40)),
+                max_batch_tokens=random.choice((1, 4, 8, 20, 64, 512)),
+                max_running=random.choice((1, 3, 8, 8)),
                 prefill_chunk=random.choice((None, None, 1, 5, 16, 50)),
             ),
         )
@@ -48,8 +48,8 @@ class Schedule:
         self.open: list[str] = []
 
     def run(self) -> None:
-        random, to_come = self.random, self.random.randint(2, 14)
-        burst = random.choice((1, 1, 4))
+        random, to_come = self.random, self.random.randint(2, 20)
+        burst = random.choice((1, 4, 8))
         while to_come or self.engine.has_work:
             if to_come and (random.random() < 0.5 or not self.engine.has_work):
                 for _ in range(min(to_come, random.randint(1, burst))):
@@ -94,7 +94,7 @@ class Schedule:
 
     def _disturb(self) -> None:
         """Now and then cancel or finish a request, preferably one that others follow."""
-        while self.open and self.random.random() < 0.06:
+        while self.open and self.random.random() < 0.04:
             leaders = {seq.leader.request.id for seq in self.engine.scheduler.running if seq.leader}
             choice = sorted(leaders & set(self.open)) if self.random.random() < 0.5 else []
             name = self.random.choice(choice or self.open)

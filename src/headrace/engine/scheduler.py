@@ -95,9 +95,11 @@ class Scheduler:
         ever. A sequence started here is never preempted in the same step: later ones come after it.
         """
         running = deque(seq for seq in self.running if seq not in self._chunks)
-        no_room = False
+        no_room, slots = False, True
         while self._budget > 0:
-            may_admit = self.waiting and not no_room and len(self.running) < self.max_running
+            # A slot that a preemption frees stays free in this step: others have started out of turn by then.
+            slots = slots and len(self.running) < self.max_running
+            may_admit = self.waiting and slots and not no_room
             if may_admit and (not running or self.waiting[0].order < running[0].order):
                 no_room = not self._admit(self.waiting[0])
                 continue
@@ -131,6 +133,7 @@ class Scheduler:
         found = find_leader(seq, match.length, self.running)
         seq.leader, seq.shared = found or (None, 0)
         if seq.leader is not None:
+            self._take(seq.leader)
             return True
         self.cache.tree.lock(match)
         needed = blocks_for(len(seq.tokens)) - len(match.path)
