@@ -100,9 +100,11 @@ class Tokenizer(Vocabulary):
 
     def _encode_words(self, text: str) -> list[int]:
         try:
-            ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+            # Unlike `encode`, a batch, be it of one, releases Python's lock.
+            (encoding,) = self._bpe.encode_batch_fast([text], add_special_tokens=False)
         except (UnicodeEncodeError, TypeError) as error:  # tokenizers before and since 0.20
             raise RequestError(f"the text is not valid Unicode: {_first_surrogate(text)}") from error
+        ids: list[int] = encoding.ids
         return ids
 
 
