@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from headrace.errors import DownloadError, ModelNotFoundError
 from headrace.models.registry import resolve
 from synthetic import write_synthetic
+
+# Whether a change passes is no matter of luck, nor of how busy the machine is; `explore` tries new cases.
+settings.register_profile("same-cases", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile("same-cases")
 
 
 def _shared_data() -> Path:
