@@ -113,6 +113,18 @@ def test_an_urgent_follower_lends_its_leader_its_place_in_the_order():
     assert set(step(engine)) == {"leader", "urgent"}
 
 
+def test_a_follower_that_finds_no_blocks_waits_and_is_not_overtaken_by_a_later_one():
+    engine = make_engine(blocks=10, prefill_chunk=16)
+    engine.add(request("leader", PREFIX[:100], 12))
+    engine.add(request("large", [*PREFIX[:32], *range(300, 370)], 1))
+    engine.add(request("small", [*PREFIX[:32], *range(400, 405)], 1))
+    leader_ended = False
+    while engine.has_work:
+        outputs = step(engine)
+        assert leader_ended or "small" not in outputs
+        leader_ended = leader_ended or ("leader" in outputs and outputs["leader"].finish_reason is not None)
+
+
 def test_a_follower_released_in_the_middle_joins_who_shares_more():
     engine = make_engine(max_batch_tokens=64)
     engine.add(request("leader", [*PREFIX[:200], 5]))

@@ -85,11 +85,12 @@ def test_a_preempted_request_finds_its_blocks_again_if_nobody_took_them():
 
 
 def test_an_urgent_request_takes_blocks_from_a_less_urgent_one():
-    engine = make_engine(blocks=4)
+    engine = make_engine(blocks=4, max_batch_tokens=30)
     engine.add(request("batch", prompt(1, 60), 4, priority=1))
     step(engine)
+    assert set(step(engine)) == {"batch"}
     engine.add(request("urgent", prompt(2, 30), 1))
-    assert set(step(engine)) == {"urgent"}
+    assert set(step(engine)) == {"urgent"}  # the other's place in the budget included
     assert run(engine)["batch"] == expected_tokens(prompt(1, 60), 4)[1:]
 
 

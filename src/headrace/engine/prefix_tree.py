@@ -27,7 +27,12 @@ class Node:
     __slots__ = ("blocks", "children", "keys", "namespace", "parent", "queued", "serial", "tick", "tokens")
 
     def __init__(
-        self, namespace: PrefixNamespace, parent: Node | None, tokens: Tokens, blocks: Tokens, serial: int
+        self,
+        namespace: PrefixNamespace,
+        parent: Node | None,
+        tokens: Tokens,
+        blocks: tuple[int, ...],
+        serial: int,
     ):
         self.namespace = namespace
         self.parent = parent
