@@ -84,8 +84,8 @@ void AttentionOp::run(Step& step, int item) const {
         keys[b] = cache.keys(block, layer, kv_head);
         values[b] = cache.values(block, layer, kv_head);
       }
-      kernels.attend({keys, values, queries.data(), count, head_dim, visible, scores.data(), maximum, sum,
-                      part_values.data()});
+      kernels.attend(
+          {keys, values, queries.data(), count, head_dim, visible, scores.data(), maximum, sum, part_values.data()});
       for (int i = 0; i < count; ++i) {
         const float* out_values = part_values.data() + i * head_dim;
         const int head = kv_head * group + first + i % heads;
@@ -95,8 +95,7 @@ void AttentionOp::run(Step& step, int item) const {
           scratch.totals[2 * at + 1] = sum[i];
           std::copy_n(out_values, head_dim, scratch.values.data() + at * head_dim);
         } else if (visible[i]) {
-          kernels.merge(maximum[i], sum[i], out_values, head_dim, &totals[i].maximum, &totals[i].sum,
-                        totals[i].values);
+          kernels.merge(maximum[i], sum[i], out_values, head_dim, &totals[i].maximum, &totals[i].sum, totals[i].values);
         }
       }
     }

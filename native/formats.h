@@ -4,11 +4,11 @@
 // scales first, then its quantised values, both for groups of 32 inputs in file order:
 //
 //   values   [group][chunk][lane][4]: chunk c holds inputs 4c … 4c+3 of the group. Four-bit chunks share bytes: chunk c
-//            lies in the low nibbles, chunk c+4 in the high ones. A fifth bit lies in a plane of 64 bytes a group, bit c
-//            of byte [lane][i]; bits five and six in two planes, chunk c in bits 2(c%4) of plane c/4.
+//            lies in the low nibbles, chunk c+4 in the high ones. A fifth bit lies in a plane of 64 bytes a group, bit
+//            c of byte [lane][i]; bits five and six in two planes, chunk c in bits 2(c%4) of plane c/4.
 //   scales   as the file structures them: [group][16] half floats d (and m), or, for the K formats, for each 256 inputs
-//            [16] d, [16] dmin as half floats, then the integer sub-scales as bytes, [8][16] scales and [8][16] minimums,
-//            or [16][16] signed scales for Q6_K.
+//            [16] d, [16] dmin as half floats, then the integer sub-scales as bytes, [8][16] scales and [8][16]
+//            minimums, or [16][16] signed scales for Q6_K.
 //
 // Nothing is requantised: the bits a weight has in the file are the bits it has here. Float matrices lie as
 // [input][16].
@@ -19,13 +19,23 @@
 
 namespace headrace {
 
-constexpr int kTile = 16;    // outputs in a tile
-constexpr int kGroup = 32;   // inputs that share an activation scale
+constexpr int kTile = 16;  // outputs in a tile
+constexpr int kGroup = 32;  // inputs that share an activation scale
 constexpr int kSuper = 256;  // inputs in a K format's super-block
 
 // Numbers as in a GGUF file.
 enum class Type : int {
-  F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30,
+  F32 = 0,
+  F16 = 1,
+  Q4_0 = 2,
+  Q4_1 = 3,
+  Q5_0 = 6,
+  Q5_1 = 7,
+  Q8_0 = 8,
+  Q4_K = 12,
+  Q5_K = 13,
+  Q6_K = 14,
+  BF16 = 30,
 };
 
 enum class Scales { per_group, super_groups, super_halves, none };
@@ -33,10 +43,10 @@ enum class Scales { per_group, super_groups, super_halves, none };
 struct Format {
   Type type;
   int block_values;  // values in a block of the file
-  int block_bytes;   // bytes of such a block
-  int bits;          // of a quantised value; 0 for floats
-  int zero;          // the stored value that means zero, where that is not in a minimum
-  bool minimum;      // value = scale · q + minimum
+  int block_bytes;  // bytes of such a block
+  int bits;  // of a quantised value; 0 for floats
+  int zero;  // the stored value that means zero, where that is not in a minimum
+  bool minimum;  // value = scale · q + minimum
   Scales scales;
 };
 
@@ -84,10 +94,10 @@ constexpr size_t tile_scale_bytes(const Format& f, int inputs) {
 // A matrix ready for the kernels. `inputs` is padded to whole groups, `outputs` to whole tiles, with zeros.
 struct Matrix {
   Type type = Type::F32;
-  int outputs = 0, inputs = 0;      // as in the file
-  int tiles = 0, groups = 0;        // padded
+  int outputs = 0, inputs = 0;  // as in the file
+  int tiles = 0, groups = 0;  // padded
   size_t tile_bytes = 0;
-  const uint8_t* data = nullptr;    // [tiles][tile_bytes]
+  const uint8_t* data = nullptr;  // [tiles][tile_bytes]
 
   static Matrix shaped(Type type, int outputs, int inputs) {
     Matrix m;

@@ -1,5 +1,5 @@
 // The kernels' one source, compiled once for each instruction set by the file that includes it and defines
-// HEADRACE_KERNELS (the table's name), HEADRACE_ISA_NAME, HEADRACE_NUMERICS and kRowsInFlight.
+// HEADRACE_KERNELS (the table's name), HEADRACE_ISA_NAME, HEADRACE_NUMERICS, and how much to hold in registers.
 
 #include <cmath>
 
@@ -8,6 +8,30 @@
 
 namespace headrace {
 namespace {
+
+// Work is done for several rows or queries at a time, in the largest pieces there is a kernel for. What comes out for
+// one of them does not depend on the piece it was in.
+template <int n>
+struct Piece {
+  static constexpr int count = n;
+};
+template <int... sizes>
+struct Pieces {};
+
+template <int... sizes, class Work>
+INLINE void in_pieces(int count, Pieces<sizes...>, const Work& work) {
+  int at = 0;
+  const auto take = [&](auto piece) {
+    for (; count - at >= piece.count; at += piece.count) work(piece, at);
+  };
+  (take(Piece<sizes>{}), ...);
+}
+
+using MatrixRows = Pieces<HEADRACE_MATRIX_ROWS>;
+using ScoreQueries = Pieces<HEADRACE_SCORE_QUERIES>;
+using BlendQueries = Pieces<HEADRACE_BLEND_QUERIES>;
+constexpr int kRowsInFlight = HEADRACE_ROWS_IN_FLIGHT;
+constexpr int kScoreSums = HEADRACE_SCORE_SUMS;
 
 // ---- matrix products
 
@@ -98,7 +122,8 @@ INLINE void add_group(const bvec w[8], const GroupScales& s, const GroupRows& x,
       // All of these are integers below 2^24, so floats hold them exactly.
 #pragma GCC unroll 4
       for (int i = 0; i < step; ++i)
-        product[i] = __builtin_convertvector(low[i], fvec) * s.half[0] + __builtin_convertvector(high[i], fvec) * s.half[1];
+        product[i] =
+            __builtin_convertvector(low[i], fvec) * s.half[0] + __builtin_convertvector(high[i], fvec) * s.half[1];
     } else {
       ivec sum[step];
 #pragma GCC unroll 4
@@ -116,7 +141,8 @@ INLINE void add_group(const bvec w[8], const GroupScales& s, const GroupRows& x,
 }
 
 template <Type type, int rows>
-INLINE void add_quantized(const Matrix& m, const uint8_t* data, int lane, const Activations& a, int row, fvec acc[rows]) {
+INLINE void add_quantized(const Matrix& m, const uint8_t* data, int lane, const Activations& a, int row,
+                          fvec acc[rows]) {
   constexpr Format f = format_of(type);
   const uint8_t* values = data + tile_scale_bytes(f, m.inputs) + 4 * lane;
   for (int g = 0; g < m.groups; ++g) {
@@ -124,7 +150,8 @@ INLINE void add_quantized(const Matrix& m, const uint8_t* data, int lane, const 
     unpack_group<f.bits>(values + g * group_value_bytes(f), w);
     const size_t at = size_t(g) * a.capacity + row;
     add_group<type, rows>(w, group_scales<type>(data, g, lane),
-                          {a.values + at * kGroup, a.scales + at, a.scaled_sums + at, a.sums + at, a.low_sums + at}, acc);
+                          {a.values + at * kGroup, a.scales + at, a.scaled_sums + at, a.sums + at, a.low_sums + at},
+                          acc);
   }
 }
 
@@ -168,36 +195,25 @@ void multiply(const Matrix& m, int tile, const Activations& a, int row, const fl
   }
 }
 
-// Rows are taken in the largest pieces that a kernel exists for; a row's result does not depend on the piece.
 template <Type type>
 void multiply_rows(const Matrix& m, int tile, const Activations& a, int row, int rows, const float* bias,
                    bool accumulate, float* out, int stride) {
-  while (rows > 0) {
-    int done;
-#define HEADRACE_PIECE(n)                                                    \
-  (multiply<type, n>(m, tile, a, row, bias, accumulate, out, stride), done = n)
-    if (kMaxRows >= 16 && rows >= 16) HEADRACE_PIECE(kMaxRows >= 16 ? 16 : 1);
-    else if (kMaxRows >= 12 && rows >= 12) HEADRACE_PIECE(kMaxRows >= 12 ? 12 : 1);
-    else if (kMaxRows >= 8 && rows >= 8) HEADRACE_PIECE(kMaxRows >= 8 ? 8 : 1);
-    else if (rows >= 4) HEADRACE_PIECE(4);
-    else if (rows >= 2) HEADRACE_PIECE(2);
-    else HEADRACE_PIECE(1);
-#undef HEADRACE_PIECE
-    row += done;
-    rows -= done;
-    out += size_t(done) * stride;
-  }
+  in_pieces(rows, MatrixRows{}, [&](auto piece, int at) {
+    multiply<type, piece.count>(m, tile, a, row + at, bias, accumulate, out + size_t(at) * stride, stride);
+  });
 }
 
 void multiply_tile(const Matrix& m, int tile, const Activations& a, int row, int rows, const float* bias,
                    bool accumulate, float* out, int stride) {
   switch (m.type) {
+    // clang-format off
 #define HEADRACE_CASE(type) \
   case Type::type: return multiply_rows<Type::type>(m, tile, a, row, rows, bias, accumulate, out, stride);
     HEADRACE_CASE(F32) HEADRACE_CASE(F16) HEADRACE_CASE(BF16) HEADRACE_CASE(Q4_0) HEADRACE_CASE(Q4_1)
     HEADRACE_CASE(Q5_0) HEADRACE_CASE(Q5_1) HEADRACE_CASE(Q8_0) HEADRACE_CASE(Q4_K) HEADRACE_CASE(Q5_K)
     HEADRACE_CASE(Q6_K)
 #undef HEADRACE_CASE
+    // clang-format on
   }
 }
 
@@ -213,8 +229,7 @@ void rms_norm(const float* x, const float* weight, float eps, int n, float* out)
   float sum = reduce_add(squares);
   for (; i < n; ++i) sum += x[i] * x[i];
   const float scale = 1.0f / std::sqrt(sum / float(n) + eps);
-  for (i = 0; i + 16 <= n; i += 16)
-    store(out + i, load<f32x16>(x + i) * splat(scale) * load<f32x16>(weight + i));
+  for (i = 0; i + 16 <= n; i += 16) store(out + i, load<f32x16>(x + i) * splat(scale) * load<f32x16>(weight + i));
   for (; i < n; ++i) out[i] = x[i] * scale * weight[i];
 }
 
@@ -362,29 +377,9 @@ void attend(const AttentionPart& part) {
   int tokens = 0;
   for (int i = 0; i < part.count; ++i) tokens = part.visible[i] > tokens ? part.visible[i] : tokens;
   const int blocks = (tokens + kBlock - 1) / kBlock;
-  int query = 0;
-  while (query < part.count) {
-    const int left = part.count - query;
-    int done;
-    if (kScoreSums >= 12 && left >= 12) score<kScoreSums >= 12 ? 12 : 1>(part, query, blocks), done = 12;
-    else if (left >= 6) score<6>(part, query, blocks), done = 6;
-    else if (left >= 4) score<4>(part, query, blocks), done = 4;
-    else if (left >= 3) score<3>(part, query, blocks), done = 3;
-    else if (left >= 2) score<2>(part, query, blocks), done = 2;
-    else score<1>(part, query, blocks), done = 1;
-    query += done;
-  }
-  for (query = 0; query < part.count; ++query) soften(part, query, tokens);
-  query = 0;
-  while (query < part.count) {
-    const int left = part.count - query;
-    int done;
-    if (kBlendQueries >= 6 && left >= 6) blend_all<kBlendQueries >= 6 ? 6 : 1>(part, query, tokens), done = 6;
-    else if (kBlendQueries >= 3 && left >= 3) blend_all<kBlendQueries >= 3 ? 3 : 1>(part, query, tokens), done = 3;
-    else if (left >= 2) blend_all<2>(part, query, tokens), done = 2;
-    else blend_all<1>(part, query, tokens), done = 1;
-    query += done;
-  }
+  in_pieces(part.count, ScoreQueries{}, [&](auto piece, int query) { score<piece.count>(part, query, blocks); });
+  for (int query = 0; query < part.count; ++query) soften(part, query, tokens);
+  in_pieces(part.count, BlendQueries{}, [&](auto piece, int query) { blend_all<piece.count>(part, query, tokens); });
 }
 
 void merge(float maximum, float sum, const float* out, int head_dim, float* total_maximum, float* total_sum,
@@ -408,7 +403,7 @@ void weights(const float* x, int n, float maximum, float temperature, float* w) 
 
 }  // namespace
 
-const Kernels HEADRACE_KERNELS = {HEADRACE_ISA_NAME, HEADRACE_NUMERICS, multiply_tile, rms_norm, quantize,
-                                  swiglu,            to_half,           attend,        merge,    weights};
+const Kernels HEADRACE_KERNELS = {
+    HEADRACE_ISA_NAME, HEADRACE_NUMERICS, multiply_tile, rms_norm, quantize, swiglu, to_half, attend, merge, weights};
 
 }  // namespace headrace

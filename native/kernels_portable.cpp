@@ -3,13 +3,11 @@
 #define HEADRACE_ISA_NAME "portable"
 #define HEADRACE_NUMERICS "separate"
 
-namespace headrace {
-namespace {
-constexpr int kMaxRows = 4;      // rows whose sums of one tile are held in registers
-constexpr int kRowsInFlight = 2;  // of these, the integer sums
-constexpr int kScoreSums = 12;    // query times block of a key product
-constexpr int kBlendQueries = 2;  // queries of a value product, four registers each
-}  // namespace
-}  // namespace headrace
+// How much is held in registers at a time.
+#define HEADRACE_MATRIX_ROWS 4, 2, 1  // rows of a matrix product, one sum each
+#define HEADRACE_ROWS_IN_FLIGHT 2  // of these, those with an integer sum as well
+#define HEADRACE_SCORE_QUERIES 6, 4, 3, 2, 1  // queries of a key product
+#define HEADRACE_SCORE_SUMS 12  // queries times blocks of a key product
+#define HEADRACE_BLEND_QUERIES 2, 1  // queries of a value product, four sums each
 
 #include "kernels.inl"

@@ -12,7 +12,9 @@ class Mapping {
   Mapping() = default;
   explicit Mapping(size_t bytes);
   ~Mapping();
-  Mapping(Mapping&& other) noexcept : data_(other.data_), bytes_(other.bytes_) { other.data_ = nullptr, other.bytes_ = 0; }
+  Mapping(Mapping&& other) noexcept : data_(other.data_), bytes_(other.bytes_) {
+    other.data_ = nullptr, other.bytes_ = 0;
+  }
   Mapping& operator=(Mapping&& other) noexcept;
 
   uint8_t* data() const { return data_; }

@@ -105,8 +105,8 @@ void Model::norm(int x, int weight, float eps, int width, int out) {
 void Model::linear(int in, const std::vector<Product>& products) {
   std::vector<LinearOp::Part> parts;
   for (const Product& p : products)
-    parts.push_back({matrices_.at(p.matrix), p.bias < 0 ? nullptr : vectors_.at(p.bias).data(), p.accumulate,
-                     &buffers_.at(p.out)});
+    parts.push_back(
+        {matrices_.at(p.matrix), p.bias < 0 ? nullptr : vectors_.at(p.bias).data(), p.accumulate, &buffers_.at(p.out)});
   ops_.push_back(std::make_unique<LinearOp>(kernels_, activations_.at(in), std::move(parts), false, threads()));
 }
 
@@ -122,8 +122,8 @@ void Model::attention(int query, int key, int value, AttentionShape shape, int l
   ops_.push_back(std::make_unique<RopeStoreOp>(kernels_, shape, buffers_.at(query), buffers_.at(key),
                                                buffers_.at(value), cache_, layer, rope.dims, rope.halves, scale,
                                                rope_table_));
-  ops_.push_back(std::make_unique<AttentionOp>(kernels_, shape, buffers_.at(query), cache_, layer,
-                                               activations_.at(out), scratch_));
+  ops_.push_back(std::make_unique<AttentionOp>(kernels_, shape, buffers_.at(query), cache_, layer, activations_.at(out),
+                                               scratch_));
   ops_.push_back(std::make_unique<MergeOp>(kernels_, shape, activations_.at(out), scratch_));
 }
 
@@ -132,8 +132,8 @@ void Model::head(int x, int weight, float eps, int width, int matrix, int vocab)
   hidden_.width = padded(width, kTile);
   logits_.width = m.tiles * kTile;
   head_floats_ = format_of(m.type).bits == 0;
-  ops_.push_back(std::make_unique<NormOp>(kernels_, buffers_.at(x), vectors_.at(weight).data(), eps, width, head_in_,
-                                          &hidden_));
+  ops_.push_back(
+      std::make_unique<NormOp>(kernels_, buffers_.at(x), vectors_.at(weight).data(), eps, width, head_in_, &hidden_));
   std::vector<LinearOp::Part> parts{{m, nullptr, false, &logits_}};
   ops_.push_back(std::make_unique<LinearOp>(kernels_, head_in_, std::move(parts), true, threads()));
   ops_.push_back(std::make_unique<SampleOp>(kernels_, logits_, vocab));

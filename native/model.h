@@ -1,7 +1,7 @@
 // A plan: a model's weights, buffers and fused ops, and the steps that run through them.
 //
-// It is built once, op by op, by backends/cpu. After that a step is start() and finish(), and nothing is allocated that an
-// earlier step of the same size has already needed.
+// It is built once, op by op, by backends/cpu. After that a step is start() and finish(), and nothing is allocated that
+// an earlier step of the same size has already needed.
 #pragma once
 
 #include <deque>
@@ -46,7 +46,8 @@ class Model : private ThreadPool::Work {
     bool halves;
     int factors;  // vector or -1
   };
-  void attention(int query, int key, int value, AttentionShape shape, int layer, const Rope& rope, float scale, int out);
+  void attention(int query, int key, int value, AttentionShape shape, int layer, const Rope& rope, float scale,
+                 int out);
   // The last ops: normalised yielding rows, then logits.
   void head(int x, int weight, float eps, int width, int matrix, int vocab);
 

@@ -123,8 +123,7 @@ Logprobs logprobs_of(Model& model, int yield) {
 }
 
 void bind_building(nb::class_<Model>& model) {
-  model
-      .def(nb::init<const std::string&, int, int>(), "isa"_a, "threads"_a, "max_rows"_a)
+  model.def(nb::init<const std::string&, int, int>(), "isa"_a, "threads"_a, "max_rows"_a)
       .def("reserve_weights", &Model::reserve_weights, "bytes"_a)
       .def(
           "add_matrix",
@@ -207,22 +206,31 @@ void bind_running(nb::class_<Model>& model) {
 NB_MODULE(_native, module) {
   module.doc() = "The compiled core of Headrace: plans, kernels, sampler.";
   module.attr("SAMPLING_RECORD_BYTES") = sizeof(SamplingRecord);
-  module.def("available_isas", [] {
-    std::vector<std::pair<std::string, std::string>> names;
-    const Isas isas = available_isas();
-    for (int i = 0; i < isas.count; ++i) names.emplace_back(isas.begin_[i]->isa, isas.begin_[i]->numerics);
-    return names;
-  }, "(instruction set, kernel class) this processor can run, best first.");
-  module.def("packed_bytes", [](int number, int outputs, int inputs) {
-    return (Matrix::shaped(checked_type(number), outputs, inputs).bytes() + 63) / 64 * 64;
-  }, "type"_a, "outputs"_a, "inputs"_a);
-  module.def("dequantize_row", [](int number, int inputs, const Bytes& data) {
-    const Type type = checked_type(number);
-    check_tensor(type, 1, inputs, data.size());
-    std::vector<float> out(inputs);
-    dequantize_row(type, data.data(), inputs, out.data());
-    return new_array(std::move(out), {size_t(inputs)});
-  }, "type"_a, "inputs"_a, "data"_a);
+  module.def(
+      "available_isas",
+      [] {
+        std::vector<std::pair<std::string, std::string>> names;
+        const Isas isas = available_isas();
+        for (int i = 0; i < isas.count; ++i) names.emplace_back(isas.begin_[i]->isa, isas.begin_[i]->numerics);
+        return names;
+      },
+      "(instruction set, kernel class) this processor can run, best first.");
+  module.def(
+      "packed_bytes",
+      [](int number, int outputs, int inputs) {
+        return (Matrix::shaped(checked_type(number), outputs, inputs).bytes() + 63) / 64 * 64;
+      },
+      "type"_a, "outputs"_a, "inputs"_a);
+  module.def(
+      "dequantize_row",
+      [](int number, int inputs, const Bytes& data) {
+        const Type type = checked_type(number);
+        check_tensor(type, 1, inputs, data.size());
+        std::vector<float> out(inputs);
+        dequantize_row(type, data.data(), inputs, out.data());
+        return new_array(std::move(out), {size_t(inputs)});
+      },
+      "type"_a, "inputs"_a, "data"_a);
   nb::class_<Model> model(module, "Model");
   bind_building(model);
   bind_running(model);

@@ -114,8 +114,17 @@ struct RopeStoreOp : Op {
   const std::vector<float>& table;  // [position][dims/2] of cosine, sine
   RopeStoreOp(const Kernels& k, AttentionShape shape, Buffer& query, Buffer& key, Buffer& value, const Cache& cache,
               int layer, int dims, bool halves, float scale, const std::vector<float>& table)
-      : kernels(k), shape(shape), query(query), key(key), value(value), cache(cache), layer(layer), dims(dims),
-        halves(halves), scale(scale), table(table) {}
+      : kernels(k),
+        shape(shape),
+        query(query),
+        key(key),
+        value(value),
+        cache(cache),
+        layer(layer),
+        dims(dims),
+        halves(halves),
+        scale(scale),
+        table(table) {}
   int items(const Step& step) const override;
   void run(Step& step, int item) const override;
 

@@ -133,9 +133,8 @@ TopLogprobs top_logprobs(const Kernels& kernels, const float* logits, int vocab,
   top.ids.resize(vocab);
   std::iota(top.ids.begin(), top.ids.end(), 0);
   n = std::min(n, vocab);
-  std::partial_sort(top.ids.begin(), top.ids.begin() + n, top.ids.end(), [&](int32_t a, int32_t b) {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-  });
+  std::partial_sort(top.ids.begin(), top.ids.begin() + n, top.ids.end(),
+                    [&](int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
   top.ids.resize(n);
   for (int32_t id : top.ids) top.logprobs.push_back(logprob(id));
   return top;

@@ -186,9 +186,7 @@ INLINE void store_f16(uint16_t* p, f32x16 v) {
 #endif
 }
 
-INLINE fvec load_bf16(const uint16_t* p) {
-  return (fvec)(__builtin_convertvector(load<half_hvec>(p), uvec) << 16);
-}
+INLINE fvec load_bf16(const uint16_t* p) { return (fvec)(__builtin_convertvector(load<half_hvec>(p), uvec) << 16); }
 
 INLINE fvec load_u8(const uint8_t* p) { return __builtin_convertvector(load<quarter_bvec>(p), fvec); }
 INLINE fvec load_i8(const int8_t* p) { return __builtin_convertvector(load<quarter_svec>(p), fvec); }
@@ -214,8 +212,8 @@ INLINE f32x16 exp(f32x16 x) {
   return (f32x16)(~underflow & (i32x16)y);
 }
 
-// sums[r] += w · x for `rows` rows of signed bytes, exactly: sums[r][lane] = Σ_c Σ_i w[c][4·lane + i] · x[32·r + 4·c + i].
-// `chunks` vectors of unsigned weights below 2^bits.
+// sums[r] += w · x for `rows` rows of signed bytes, exactly: sums[r][lane] = Σ_c Σ_i w[c][4·lane + i] · x[32·r + 4·c +
+// i]. `chunks` vectors of unsigned weights below 2^bits.
 template <int bits, int chunks, int rows>
 INLINE void dot(const bvec* w, const int8_t* x, ivec* sums) {
   const auto four = [&](int r, int c) {
@@ -248,7 +246,6 @@ INLINE void dot(const bvec* w, const int8_t* x, ivec* sums) {
       __m256i pairs, sum = (__m256i)sums[r];
       if constexpr (bits < 8) {
         pairs = _mm256_maddubs_epi16((__m256i)w[c], _mm256_set1_epi32(four(r, c)));
-#pragma GCC unroll 8
         for (int k = c + 1; k < c + fit && k < chunks; ++k)
           pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16((__m256i)w[k], _mm256_set1_epi32(four(r, k))));
       } else {

@@ -166,7 +166,7 @@ class ReferenceBackend(Backend):
         tokens = np.full(len(kinds), -1, np.int32)
         logprobs: list[TopLogprobs | None] = [None] * len(kinds)
         scored = np.flatnonzero(kinds != Yield.HIDDEN)
-        logits = np.zeros((0, self.vocab_size), np.float32)
+        logits: Float32 = np.zeros((0, self.vocab_size), np.float32)
         if len(scored):
             logits = self._run(self._head, {self._graph.hidden: hidden[scored]}, plan)
         for y, row in zip(scored.tolist(), logits, strict=True):

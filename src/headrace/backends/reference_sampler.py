@@ -57,7 +57,8 @@ def penalize(logits: Float32, record: np.void, history: Int32) -> Float32:
 def unpack_mask(mask: UInt32, vocab: int) -> NDArray[np.bool_]:
     """[vocab] whether a token is allowed; token t is bit t % 32 of word t // 32."""
     tokens = np.arange(vocab)
-    return (mask[tokens // 32] >> (tokens % 32).astype(np.uint32) & 1).astype(np.bool_)
+    allowed: NDArray[np.bool_] = (mask[tokens // 32] >> (tokens % 32).astype(np.uint32) & 1).astype(np.bool_)
+    return allowed
 
 
 def _candidates(logits: Float32, record: np.void) -> tuple[Int32, Float32]:

@@ -153,7 +153,7 @@ def _q4_k(blocks: Blocks) -> Floats:
 def _q5_k(blocks: Blocks) -> Floats:
     # Bit i of byte j belongs to value j of group i.
     high = _bits(blocks["high"]).reshape(-1, 32, 8).swapaxes(1, 2).reshape(-1, 256)
-    return _scaled_groups(blocks, _nibbles(blocks["q"], 32) | high << 4)
+    return _scaled_groups(blocks, _nibbles(blocks["q"], 32) | high << np.uint8(4))
 
 
 def _q6_k(blocks: Blocks) -> Floats:
