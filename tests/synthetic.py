@@ -74,6 +74,7 @@ def write_synthetic(
     layers: int = 2,
     tied: bool = True,
     context: int = 2048,
+    sampling: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> Path:
     """Writes the model to `path` and returns it; equal arguments give equal bytes.
@@ -81,7 +82,7 @@ def write_synthetic(
     `architecture` is "llama" or "qwen2" (with biases). `types` is the format of every matrix, or of those
     that a mapping names in full ("blk.0.ffn_up") or by suffix ("ffn_up", "token_embd", "output"); the other
     matrices of the layers take DEFAULT_TYPES in turn, the embedding and the output Q8_0. Norms and biases
-    are F32.
+    are F32. `sampling` is what the file recommends: the ends of keys "general.sampling.…".
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, architecture)
@@ -95,6 +96,9 @@ def write_synthetic(
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(vocabulary)
+    for name, value in (sampling or {}).items():
+        add = writer.add_int32 if isinstance(value, int) else writer.add_float32
+        add(f"general.sampling.{name}", value)
     if architecture == "llama":
         writer.add_rope_dimension_count(HEAD_DIM)
 

@@ -10,6 +10,7 @@ import pytest
 import headrace
 from headrace import LLM
 from headrace.errors import ConfigError, ModelNotFoundError, RequestError
+from synthetic import write_synthetic
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,16 @@ def test_a_seed_makes_sampling_repeatable(llm: LLM) -> None:
     first, second, other = (
         llm.generate("the", max_tokens=12, seed=seed, ignore_eos=True)[0].token_ids for seed in (5, 5, 6)
     )
+    assert first == second != other
+
+
+def test_options_left_out_are_as_the_file_recommends(tmp_path: Path) -> None:
+    model = write_synthetic(tmp_path / "greedy.gguf", sampling={"top_k": 1})
+    with LLM(str(model), backend="reference", cache_tokens=512) as llm:
+        first, second = (
+            llm.generate("the", max_tokens=8, seed=seed, ignore_eos=True)[0].token_ids for seed in (5, 6)
+        )
+        other = llm.generate("the", max_tokens=8, seed=5, top_k=0, ignore_eos=True)[0].token_ids
     assert first == second != other
 
 

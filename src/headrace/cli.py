@@ -95,8 +95,8 @@ def chat(
     url: str | None,
     system: str | None,
     max_tokens: int,
-    temperature: float,
-    top_p: float,
+    temperature: float | None,
+    top_p: float | None,
     seed: int | None,
     **engine: Any,
 ) -> None:
@@ -118,7 +118,12 @@ def chat(
 @click.argument("prompt")
 @options("model", "max_tokens", "temperature", "top_p", "seed", *_ENGINE)
 def generate(
-    prompt: str, max_tokens: int, temperature: float, top_p: float, seed: int | None, **engine: Any
+    prompt: str,
+    max_tokens: int,
+    temperature: float | None,
+    top_p: float | None,
+    seed: int | None,
+    **engine: Any,
 ) -> None:
     """Continue PROMPT, or the text on standard input where PROMPT is "-"."""
     from headrace.llm import LLM
@@ -144,9 +149,12 @@ def _engine_settings(cache_gib: float | None, **settings: Any) -> dict[str, Any]
     return settings | {"cache_bytes": None if cache_gib is None else int(cache_gib * 2**30)}
 
 
-def _answering(max_tokens: int, temperature: float, top_p: float, seed: int | None) -> dict[str, Any]:
-    chosen = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p}
-    return chosen if seed is None else chosen | {"seed": seed}
+def _answering(
+    max_tokens: int, temperature: float | None, top_p: float | None, seed: int | None
+) -> dict[str, Any]:
+    """What is asked of the model: nothing that the user left to it."""
+    chosen = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def _tell(line: str) -> None:

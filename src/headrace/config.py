@@ -57,10 +57,12 @@ SETTINGS: dict[str, Setting] = {
     "drain_seconds": Setting(click.FloatRange(min=0), "Time for running requests to end at a SIGTERM.", 30.0),
     "max_tokens": Setting(_COUNT, "Most tokens of an answer.", 512),
     "temperature": Setting(
-        click.FloatRange(0, 2), "Spread of the choice of tokens; 0 takes the likeliest.", 0.7
+        click.FloatRange(0, 2),
+        "Spread of the choice of tokens; 0 takes the likeliest. [default: the model's]",
     ),
     "top_p": Setting(
-        click.FloatRange(0, 1, min_open=True), "Choose among the likeliest tokens up to this sum.", 1.0
+        click.FloatRange(0, 1, min_open=True),
+        "Choose among the likeliest tokens up to this sum. [default: the model's]",
     ),
     "seed": Setting(int, "Same seed, same answer. [default: random]"),
 }

@@ -6,12 +6,13 @@ import math
 import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import ConfigError, RequestError
+from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.worker.generator import Generator
 from headrace.worker.loader import load
 from headrace.worker.messages import Stats, Submit, TokenEvent
@@ -35,7 +36,10 @@ _RANGES = {
 
 
 class Options(TypedDict, total=False):
-    """How to generate; each may be left out."""
+    """How to generate; each may be left out.
+
+    Temperature, top_k, top_p and repetition_penalty are then as the model's maker recommends.
+    """
 
     max_tokens: int
     """256 unless given; less where the context ends first."""
@@ -47,7 +51,7 @@ class Options(TypedDict, total=False):
     seed: int
     """Random unless given. With it, the same prompts give the same tokens."""
     temperature: float
-    """1.0 unless given; 0 is greedy."""
+    """0 is greedy."""
     top_k: int
     top_p: float
     min_p: float
@@ -158,7 +162,7 @@ class LLM:
 
     def _submit(self, prompts: list[list[int]], options: Options) -> list[_Run]:
         """Queues the prompts; all of them or, where one cannot be used, none."""
-        sampling = _sampling(options)
+        sampling = _sampling(options, self._loaded.sampling)
         stop = options.get("stop", ())
         runs: list[_Run] = []
         try:
@@ -231,12 +235,12 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [part for part in prompts if not isinstance(part, int)]
 
 
-def _sampling(options: Options) -> dict[str, Any]:
-    """The sampler's share of the options, checked."""
+def _sampling(options: Options, defaults: SamplingDefaults) -> dict[str, Any]:
+    """The sampler's share of the options, checked, and the model's defaults for what they leave out."""
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
-    given: dict[str, Any] = {"seed": options.get("seed", secrets.randbits(64)) % 2**64}
+    given = asdict(defaults) | {"seed": options.get("seed", secrets.randbits(64)) % 2**64}
     for name, (least, most) in _RANGES.items():
         value = options.get(name)
         if value is None:

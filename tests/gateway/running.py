@@ -17,6 +17,7 @@ from headrace.gateway.app import create_app
 from headrace.gateway.served import ServedModel
 from headrace.gateway.server import listen
 from headrace.gateway.state import Gateway
+from headrace.models.sampling_defaults import SamplingDefaults
 
 CONTEXT = 512
 
@@ -53,7 +54,11 @@ class RunningGateway:
 
 @contextmanager
 def running(
-    *, max_queue: int = 64, max_body_bytes: int = 2**20, **engine_options: Any
+    *,
+    max_queue: int = 64,
+    max_body_bytes: int = 2**20,
+    sampling: SamplingDefaults | None = None,
+    **engine_options: Any,
 ) -> Iterator[RunningGateway]:
     """Serves on a thread until the block ends."""
     sock = listen("127.0.0.1", 0)
@@ -62,7 +67,8 @@ def running(
 
     async def serve() -> None:
         engine = FakeEngine(**engine_options)
-        model = ServedModel("fake", engine, ByteWords(), CONTEXT, "fp", created=1)
+        defaults = sampling or SamplingDefaults()
+        model = ServedModel("fake", engine, ByteWords(), CONTEXT, "fp", defaults, created=1)
         gateway = Gateway({"fake": model}, Admission(max_queue), max_body_bytes)
         server = uvicorn.Server(uvicorn.Config(create_app(gateway), log_level="error", lifespan="off"))
         parts.update(engine=engine, gateway=gateway, server=server, loop=asyncio.get_running_loop())

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from gateway.fake_engine import ANSWER
 from gateway.running import RunningGateway, running
 from headrace.fleet import State
+from headrace.models.sampling_defaults import SamplingDefaults
 
 BODY = {"model": "fake", "prompt": "Hi", "max_tokens": 400}
 
@@ -148,6 +150,26 @@ def test_parameters_reach_the_worker(server: RunningGateway) -> None:
     assert sent.prompt == [1, 2, 3]
     assert (sent.stop, sent.stop_token_ids, sent.ignore_eos) == (["x", "y"], [9], True)
     assert (sent.salt, sent.priority, sent.max_tokens, sent.top_logprobs) == ("s", -4, 8, -1)
+
+
+def test_what_a_request_leaves_out_is_as_the_models_maker_recommends() -> None:
+    defaults = SamplingDefaults(temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.1)
+    own = {"temperature": 0, "top_p": 1, "top_k": 0, "repetition_penalty": 1}
+    with running(sampling=defaults) as server:
+        assert server.complete().status_code == 200
+        for field, value in own.items():
+            assert server.complete(**{field: value}).status_code == 200
+        sent = [submit.sampling for submit in server.engine.submitted]
+        listed = httpx.get(f"{server.url}/v1/models/fake").json()
+    wanted = [asdict(defaults), *(asdict(defaults) | {field: value} for field, value in own.items())]
+    assert [{name: getattr(params, name) for name in own} for params in sent] == wanted
+    assert listed["sampling_defaults"] == asdict(defaults)
+
+
+def test_without_a_recommendation_openais_defaults_hold(server: RunningGateway) -> None:
+    server.complete()
+    sent = server.engine.submitted[-1].sampling
+    assert (sent.temperature, sent.top_p, sent.top_k, sent.repetition_penalty) == (1, 1, 0, 1)
 
 
 def test_max_tokens_is_the_rest_of_the_context_unless_given(server: RunningGateway) -> None:

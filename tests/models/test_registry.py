@@ -8,6 +8,7 @@ import pytest
 
 from headrace.errors import ModelNotFoundError
 from headrace.models.registry import DEFAULT_MODEL, home, known_models, models_folder, resolve
+from headrace.models.sampling_defaults import SamplingDefaults
 
 
 def test_the_default_model_is_known() -> None:
@@ -32,6 +33,12 @@ def test_a_name_resolves_to_its_file_in_the_cache(monkeypatch: pytest.MonkeyPatc
             file.truncate(model.size)  # sparse: in the cache, name and size are what counts
         local = resolve(model.name)
         assert (local.name, local.path) == (model.name, models_folder() / model.file)
+        assert local.sampling == model.sampling
+
+
+def test_the_default_model_is_sampled_as_its_maker_recommends() -> None:
+    (default,) = (model for model in known_models() if model.name == DEFAULT_MODEL)
+    assert default.sampling == SamplingDefaults(temperature=0.2, top_p=0.9)
 
 
 def test_a_path_resolves_to_a_model_named_after_the_file(
@@ -41,6 +48,7 @@ def test_a_path_resolves_to_a_model_named_after_the_file(
     monkeypatch.chdir(tmp_path)
     local = resolve("My-Model.Q8_0.gguf")
     assert (local.name, local.path) == ("My-Model.Q8_0", tmp_path / "My-Model.Q8_0.gguf")
+    assert local.sampling is None
 
 
 @pytest.mark.parametrize(

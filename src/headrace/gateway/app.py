@@ -74,6 +74,7 @@ def _describe(model: ServedModel) -> dict[str, Any]:
         "created": model.created,
         "owned_by": "headrace",
         "max_model_len": model.context_length,
+        "sampling_defaults": model.sampling,
     }
 
 

@@ -59,6 +59,7 @@ async def _serve(
             engine=fleet,
             prompter=ModelPrompter(model),
             context_length=facts.context_length,
+            sampling=model.sampling,
             fingerprint=f"fp_{facts.fingerprint.digest()}",
         )
         gateway = Gateway({model.name: served}, Admission(settings.max_queue), settings.max_body_mib * 2**20)

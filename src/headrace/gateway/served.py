@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from headrace.fleet import ReplicaHealth
+from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.worker.messages import Stats, Submit, TokenEvent
 
 Result = TypeVar("Result")
@@ -71,6 +72,8 @@ class ServedModel:
     """The most tokens of prompt and output together."""
     fingerprint: str | None = None
     """Changes with anything that could change an answer's tokens."""
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """For what a request leaves out."""
     created: int = field(default_factory=lambda: int(time.time()))
 
 

