@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import ConfigError, RequestError
+from headrace.models.chat_template import ChatTemplate
 from headrace.models.sampling_defaults import SamplingDefaults
+from headrace.models.tokenizer import Tokenizer
 from headrace.worker.generator import Generator
-from headrace.worker.loader import load
+from headrace.worker.loader import load, open_model
 from headrace.worker.messages import Stats, Submit, TokenEvent
 from headrace.worker.settings import WorkerSettings
 
@@ -93,8 +95,14 @@ class LLM:
         unknown = settings.keys() - set(WorkerSettings.__struct_fields__)
         if unknown:
             raise ConfigError(f"LLM has no setting {', '.join(sorted(unknown))}")
-        self._loaded = load(WorkerSettings(model=model, **settings))
-        self._generator = Generator(self._loaded)
+        worker = WorkerSettings(model=model, **settings)
+        opened = open_model(worker.model)
+        self._name = opened.name
+        self._sampling = opened.sampling
+        self._tokenizer = Tokenizer.from_metadata(opened.weights.metadata)
+        self._template = ChatTemplate.from_metadata(opened.weights.metadata)
+        self._loaded = load(opened, worker)
+        self._generator = Generator(self._loaded, self._tokenizer)
         self._events: dict[str, deque[TokenEvent]] = {}
         self._requests = 0
 
@@ -136,10 +144,9 @@ class LLM:
 
     def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of a conversation, up to where the model's answer begins."""
-        template = self._loaded.chat_template
-        if template is None:
-            raise RequestError(f"{self._loaded.name} has no chat template: use generate", "messages")
-        return template.encode(messages, self._loaded.tokenizer)
+        if self._template is None:
+            raise RequestError(f"{self._name} has no chat template: use generate", "messages")
+        return self._template.encode(messages, self._tokenizer)
 
     def stats(self) -> Stats:
         """Gauges and counters of the engine."""
@@ -158,11 +165,11 @@ class LLM:
         self.close()
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        return self._loaded.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
     def _submit(self, prompts: list[list[int]], options: Options) -> list[_Run]:
         """Queues the prompts; all of them or, where one cannot be used, none."""
-        sampling = _sampling(options, self._loaded.sampling)
+        sampling = _sampling(options, self._sampling)
         stop = options.get("stop", ())
         runs: list[_Run] = []
         try:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.backends.step import Float32
 from headrace.bench.drive import greedy_requests, outputs
 from headrace.errors import ConfigError
-from headrace.worker.loader import load
+from headrace.worker.loader import load, open_model
 from headrace.worker.settings import WorkerSettings
 
 CLEAR_GAP = 0.2
@@ -48,7 +48,7 @@ def run(model: str, golden: Path, threads: int | None = None) -> dict[str, float
         positions: how many there are.
     """
     passages = read_golden(golden).passages
-    loaded = load(WorkerSettings(model=model, threads=threads, prefix_cache=False))
+    loaded = load(open_model(model), WorkerSettings(model=model, threads=threads, prefix_cache=False))
     try:
         requests = [
             replace(request, prompt_logits=True)

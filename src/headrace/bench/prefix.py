@@ -6,7 +6,9 @@ from statistics import median
 
 from headrace.bench.drive import greedy_requests, timed
 from headrace.bench.throughput import SENTENCE
-from headrace.worker.loader import LoadedModel, load
+from headrace.engine.engine import Engine
+from headrace.models.tokenizer import Tokenizer
+from headrace.worker.loader import load, open_model
 from headrace.worker.settings import WorkerSettings
 
 PREFIX_TOKENS = 1000
@@ -24,17 +26,18 @@ def run(model: str, threads: int | None = None) -> dict[str, float | int]:
         four_computed_tokens: for four requests at once with one new prefix.
         four_prompt_tokens: what they would be if each computed its own.
     """
-    loaded = load(WorkerSettings(model=model, threads=threads))
+    opened = open_model(model)
+    tokenizer = Tokenizer.from_metadata(opened.weights.metadata)
+    loaded = load(opened, WorkerSettings(model=model, threads=threads))
     try:
-        _ask(loaded, _prefix(loaded, 0), QUESTIONS[:1])
+        _ask(loaded.engine, _prompts(tokenizer, 0)[:1])
         firsts, seconds = [], []
         for number in range(1, 1 + REPEATS):
-            prefix = _prefix(loaded, number)
-            firsts.append(_ask(loaded, prefix, QUESTIONS[:1]))
-            seconds.append(_ask(loaded, prefix, QUESTIONS[1:2]))
-        prefix = _prefix(loaded, 1 + REPEATS)
-        _, four_computed = _ask(loaded, prefix, QUESTIONS)
-        four_prompts = sum(len(_prompt(loaded, prefix, question)) for question in QUESTIONS)
+            prompts = _prompts(tokenizer, number)
+            firsts.append(_ask(loaded.engine, prompts[:1]))
+            seconds.append(_ask(loaded.engine, prompts[1:2]))
+        four = _prompts(tokenizer, 1 + REPEATS)
+        _, four_computed = _ask(loaded.engine, four)
     finally:
         loaded.close()
     first, second = (median(ttft for ttft, _ in asked) for asked in (firsts, seconds))
@@ -45,25 +48,19 @@ def run(model: str, threads: int | None = None) -> dict[str, float | int]:
         "first_computed_tokens": firsts[-1][1],
         "second_computed_tokens": seconds[-1][1],
         "four_computed_tokens": four_computed,
-        "four_prompt_tokens": four_prompts,
+        "four_prompt_tokens": sum(map(len, four)),
     }
 
 
-def _prefix(loaded: LoadedModel, number: int) -> list[int]:
-    """Exactly PREFIX_TOKENS tokens; another number gives others, from the first on."""
-    ids = loaded.tokenizer.encode(f"{number} " + SENTENCE * 50)
-    assert len(ids) >= PREFIX_TOKENS
-    return ids[:PREFIX_TOKENS]
+def _prompts(tokenizer: Tokenizer, number: int) -> list[list[int]]:
+    """QUESTIONS behind exactly PREFIX_TOKENS tokens; another number gives others, from the first on."""
+    prefix = tokenizer.encode(f"{number} " + SENTENCE * 50)
+    assert len(prefix) >= PREFIX_TOKENS
+    return [prefix[:PREFIX_TOKENS] + tokenizer.encode(f"\n{question}") for question in QUESTIONS]
 
 
-def _prompt(loaded: LoadedModel, prefix: list[int], question: str) -> list[int]:
-    return prefix + loaded.tokenizer.encode(f"\n{question}")
-
-
-def _ask(loaded: LoadedModel, prefix: list[int], questions: tuple[str, ...]) -> tuple[float, int]:
+def _ask(engine: Engine, prompts: list[list[int]]) -> tuple[float, int]:
     """Seconds to the last of the requests' first tokens, and the rows computed for them."""
-    prompts = [_prompt(loaded, prefix, question) for question in questions]
-    before = loaded.engine.stats.computed_tokens
-    timings = timed(loaded.engine, greedy_requests(prompts, 1, prefix_cache=True))
-    computed = loaded.engine.stats.computed_tokens - before
-    return max(timing.first for timing in timings.values()), computed
+    before = engine.stats.computed_tokens
+    timings = timed(engine, greedy_requests(prompts, 1, prefix_cache=True))
+    return max(timing.first for timing in timings.values()), engine.stats.computed_tokens - before

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from headrace.backends.cpu.backend import choose_isa
 from headrace.bench.drive import greedy_requests, timed
+from headrace.engine.engine import Engine
+from headrace.models.tokenizer import Tokenizer
 from headrace.worker.host import usable_cpus
-from headrace.worker.loader import LoadedModel, load
+from headrace.worker.loader import load, open_model
 from headrace.worker.settings import WorkerSettings
 
 SENTENCE = (
@@ -35,13 +37,17 @@ def run(model: str, threads: int | None = None, batches: Sequence[int] = BATCHES
         isa: the instruction set of the kernels. threads: how many computed.
     """
     settings = WorkerSettings(model=model, threads=threads, max_running=max(batches), prefix_cache=False)
-    loaded = load(settings)
+    opened = open_model(model)
+    tokenizer = Tokenizer.from_metadata(opened.weights.metadata)
+    loaded = load(opened, settings)
     prefill, decode = dict[str, float](), dict[str, float]()
     try:
-        _seconds(loaded, 2, 8)
+        encoded = [tokenizer.encode(prompt) for prompt in prompts(max(2, *batches))]
+        _seconds(loaded.engine, encoded[:2], 8)
         for batch in batches:
-            first, prompt_tokens = _seconds(loaded, batch, 1)
-            whole, _ = _seconds(loaded, batch, 1 + DECODED)
+            first = _seconds(loaded.engine, encoded[:batch], 1)
+            whole = _seconds(loaded.engine, encoded[:batch], 1 + DECODED)
+            prompt_tokens = sum(map(len, encoded[:batch]))
             size = str(batch)
             prefill[size] = round(prompt_tokens / first, 1)
             decode[size] = round(batch * DECODED / (whole - first), 1)
@@ -58,8 +64,7 @@ def run(model: str, threads: int | None = None, batches: Sequence[int] = BATCHES
     }
 
 
-def _seconds(loaded: LoadedModel, batch: int, new_tokens: int) -> tuple[float, int]:
-    """Seconds that a batch takes, and its prompt tokens."""
-    encoded = [loaded.tokenizer.encode(prompt) for prompt in prompts(batch)]
-    timings = timed(loaded.engine, greedy_requests(encoded, new_tokens, prefix_cache=False))
-    return max(timing.last for timing in timings.values()), sum(len(ids) for ids in encoded)
+def _seconds(engine: Engine, batch: Sequence[Sequence[int]], new_tokens: int) -> float:
+    """Seconds that a batch of prompts takes."""
+    timings = timed(engine, greedy_requests(batch, new_tokens, prefix_cache=False))
+    return max(timing.last for timing in timings.values())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.errors import RequestError
+from headrace.models.chat_template import ChatTemplate
+from headrace.models.tokenizer import Tokenizer
 from headrace.worker.loader import OpenModel
 
 
@@ -12,9 +14,10 @@ class ModelPrompter:
     """The tokenizer and the chat template of a model file."""
 
     def __init__(self, model: OpenModel):
+        """Raises ModelFileError or TemplateError for what is broken or not supported."""
         self._name = model.name
-        self._tokenizer = model.tokenizer
-        self._template = model.chat_template
+        self._tokenizer = Tokenizer.from_metadata(model.weights.metadata)
+        self._template = ChatTemplate.from_metadata(model.weights.metadata)
 
     @property
     def vocab_size(self) -> int:

@@ -45,11 +45,16 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
     with listen(settings.host, settings.port) as sock:
         resolve(settings.worker.model)
         tell(f"loading {settings.worker.model}")
-        uvloop.run(_serve(settings, open_model(settings.worker.model), sock, tell))
+        model = open_model(settings.worker.model)
+        uvloop.run(_serve(settings, model, ModelPrompter(model), sock, tell))
 
 
 async def _serve(
-    settings: ServeSettings, model: OpenModel, sock: socket.socket, tell: Callable[[str], None]
+    settings: ServeSettings,
+    model: OpenModel,
+    prompter: ModelPrompter,
+    sock: socket.socket,
+    tell: Callable[[str], None],
 ) -> None:
     began = time.monotonic()
     async with Fleet([settings.worker]) as fleet:
@@ -57,7 +62,7 @@ async def _serve(
         served = ServedModel(
             name=model.name,
             engine=fleet,
-            prompter=ModelPrompter(model),
+            prompter=prompter,
             context_length=facts.context_length,
             sampling=model.sampling,
             fingerprint=f"fp_{facts.fingerprint.digest()}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.backends.step import TopLogprobs
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
 from headrace.errors import RequestError
+from headrace.models.vocabulary import Vocabulary
 from headrace.worker.detokenizer import Detokenizer
 from headrace.worker.loader import LoadedModel
 from headrace.worker.messages import Stats, Submit, TokenEvent
@@ -27,8 +28,10 @@ class Generator:
     added or cancelled between steps.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, vocabulary: Vocabulary) -> None:
+        """`vocabulary` is the model's: it turns token ids into text, and says which ids end it."""
         self._loaded = loaded
+        self._vocabulary = vocabulary
         self._engine = loaded.engine
         self._live: dict[str, _Live] = {}
 
@@ -42,7 +45,7 @@ class Generator:
         self._check_context(message)
         stop_ids = frozenset(message.stop_token_ids)
         if not message.ignore_eos:
-            stop_ids |= self._loaded.tokenizer.eos_ids
+            stop_ids |= self._vocabulary.eos_ids
         room = self._loaded.context_length - len(message.prompt)
         self._engine.add(
             Request(
@@ -57,7 +60,7 @@ class Generator:
                 use_prefix_cache=message.use_prefix_cache and self._loaded.prefix_cache,
             )
         )
-        self._live[message.id] = _Live(Detokenizer(self._loaded.tokenizer, message.stop), stop_ids)
+        self._live[message.id] = _Live(Detokenizer(self._vocabulary, message.stop), stop_ids)
 
     def cancel(self, request_id: str) -> None:
         """Ends the request and frees its blocks; nothing happens where it has ended already."""

@@ -9,12 +9,10 @@ from headrace.backends.base import Backend
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.fingerprint import Fingerprint
 from headrace.engine.engine import Engine, EngineConfig
-from headrace.models.chat_template import ChatTemplate
 from headrace.models.config import ModelConfig
 from headrace.models.gguf import GgufFile
 from headrace.models.registry import resolve
 from headrace.models.sampling_defaults import SamplingDefaults
-from headrace.models.tokenizer import Tokenizer
 from headrace.models.weights import Weights
 from headrace.worker.cache_size import CacheSize, cache_size
 from headrace.worker.host import free_memory, usable_cpus
@@ -25,14 +23,15 @@ log = logging.getLogger("headrace.worker")
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """A model file and what is read from it without computing: all that a gateway needs."""
+    """A model file and what is read from it without computing.
+
+    Whoever needs its vocabulary, tokenizer or chat template makes that of `weights.metadata`: a tokenizer
+    takes a few tenths of a second, and a worker does without.
+    """
 
     name: str
     weights: GgufFile
     config: ModelConfig
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
-    """None where the file has none: a model that was not made to chat."""
     sampling: SamplingDefaults
 
 
@@ -41,10 +40,6 @@ class LoadedModel:
     """A model that can run, and what was decided while it was loaded."""
 
     name: str
-    config: ModelConfig
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
-    sampling: SamplingDefaults
     backend: Backend
     engine: Engine
     context_length: int
@@ -74,20 +69,17 @@ def open_model(model: str) -> OpenModel:
         name=local.name,
         weights=weights,
         config=ModelConfig.from_weights(weights),
-        tokenizer=Tokenizer.from_metadata(weights.metadata),
-        chat_template=ChatTemplate.from_metadata(weights.metadata),
         sampling=local.sampling or SamplingDefaults.from_metadata(weights.metadata),
     )
 
 
-def load(settings: WorkerSettings) -> LoadedModel:
-    """Opens the model and makes a backend, its cache, and an engine.
+def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
+    """Makes a backend, its cache, and an engine for a model that is open.
 
     Raises:
-        ModelNotFoundError, DownloadError, ModelFileError: as `open_model`.
+        ModelFileError: a tensor is broken or unsupported.
         ConfigError, CacheTooSmallError: the cache that the settings ask for cannot be had.
     """
-    model = open_model(settings.model)
     backend = make_backend(model.weights, settings)
     size = _size_cache(backend, model.config, settings)
     engine = Engine(
@@ -100,10 +92,6 @@ def load(settings: WorkerSettings) -> LoadedModel:
     )
     return LoadedModel(
         name=model.name,
-        config=model.config,
-        tokenizer=model.tokenizer,
-        chat_template=model.chat_template,
-        sampling=model.sampling,
         backend=backend,
         engine=engine,
         context_length=size.context_length,

@@ -18,8 +18,9 @@ import msgspec
 
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.errors import HeadraceError
+from headrace.models.vocabulary import Vocabulary
 from headrace.worker.generator import Generator
-from headrace.worker.loader import LoadedModel, load
+from headrace.worker.loader import LoadedModel, load, open_model
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
     Cancel,
@@ -53,15 +54,18 @@ def main() -> int:
     channel = Channel(launch.address, launch.identity)
     try:
         try:
-            loaded = load(launch.settings)
+            model = open_model(launch.settings.model)
+            vocabulary = Vocabulary(model.weights.metadata)
+            loaded = load(model, launch.settings)
         except HeadraceError as error:
             channel.send(Failed(str(error)))
             return EXIT_LOAD_FAILED
         channel.send(_ready(loaded))
+        del model  # and its metadata, as large as the vocabulary
         # What was made while loading stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()
-        Worker(Generator(loaded), channel).run()
+        Worker(Generator(loaded, vocabulary), channel).run()
         loaded.close()
         return 0
     finally:
