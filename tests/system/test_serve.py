@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -98,6 +99,19 @@ def test_the_official_client_is_answered_alike_whole_and_in_a_stream(server: Ser
     assert text == whole.choices[0].message.content
     assert whole.choices[0].finish_reason == "length"
     assert whole.usage.completion_tokens == 20
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_request_that_the_server_proposes_works_as_pasted(synthetic_model: Path, tmp_path: Path) -> None:
+    model = tmp_path / "it's a small one.gguf"
+    model.symlink_to(synthetic_model)
+    with serving(model) as server:
+        assert server.process.stderr is not None
+        lines = [server.process.stderr.readline() for _ in range(2)]
+        pasted = subprocess.run(lines[1], shell=True, capture_output=True, text=True, timeout=30)
+    answer = json.loads(pasted.stdout)
+    assert answer["object"] == "chat.completion"
+    assert 1 <= answer["usage"]["completion_tokens"] <= 100
 
 
 def test_a_prompt_seen_before_is_cached_and_salt_keeps_it_private(server: Server) -> None:

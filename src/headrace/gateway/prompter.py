@@ -20,6 +20,11 @@ class ModelPrompter:
         self._template = ChatTemplate.from_metadata(model.weights.metadata)
 
     @property
+    def chats(self) -> bool:
+        """Whether the model was made to chat: it has a chat template."""
+        return self._template is not None
+
+    @property
     def vocab_size(self) -> int:
         return self._tokenizer.vocab_size
 

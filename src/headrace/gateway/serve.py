@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import time
 from collections.abc import Callable
@@ -74,7 +75,8 @@ async def _serve(
             seconds = time.monotonic() - began
             cache = facts.cache_blocks * facts.block_tokens
             tell(f"loaded in {seconds:.1f} s; context {facts.context_length} tokens, cache {cache} tokens")
-            tell(f"serving {model.name} on {url}; Ctrl-C ends it. Try:\n\n  {_sample(url, served)}\n")
+            sample = _sample(url, model.name, prompter.chats)
+            tell(f"serving {model.name} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
 
         async def stop() -> None:
             await fleet.drain(_WORKER_EXIT_SECONDS)
@@ -89,7 +91,13 @@ def _url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _sample(url: str, model: ServedModel) -> str:
-    """A first request for the user to copy."""
-    body = {"model": model.name, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
-    return f"curl {url}/v1/chat/completions -d '{json.dumps(body)}'"
+def _sample(url: str, model: str, chats: bool) -> str:
+    """A first request for the user to paste into a shell; one that a small model can answer."""
+    asked: dict[str, object] = (
+        {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+        if chats
+        else {"prompt": "The sky is blue because"}
+    )
+    path = "chat/completions" if chats else "completions"
+    body = json.dumps({"model": model} | asked | {"max_tokens": 100})
+    return shlex.join(["curl", f"{url}/v1/{path}", "-H", "Content-Type: application/json", "-d", body])
