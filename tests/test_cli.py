@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from gateway.running import running
 from headrace import __version__
+from headrace.models.registry import DEFAULT_MODEL, known_models
 
 
 def headrace(*args: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -67,6 +69,39 @@ def test_an_unknown_model_is_one_clear_line() -> None:
         args = ["--model", "no-such-model"] if verb == "generate" else []
         assert "no-such-model" in told(headrace(verb, "no-such-model", *args))
     assert "no-such-model" in told(headrace("serve", "--port", "0", "--model", "no-such-model"))
+
+
+def test_a_warning_is_one_plain_line(synthetic_model: Path) -> None:
+    pytest.importorskip("headrace._native", reason="the native module is not built; `make setup` builds it")
+    options = ("--model", str(synthetic_model), "--cache-tokens", "512", "--max-tokens", "1")
+    warned = headrace("generate", *options, "hello").stderr
+    assert warned.startswith("headrace: context lowered from 2048 to 512 tokens")
+    assert warned.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["pull", "serve"])
+def test_who_waits_for_another_process_that_fetches_is_told_so(verb: str, tmp_path: Path) -> None:
+    entry = next(entry for entry in known_models() if entry.name == DEFAULT_MODEL)
+    folder = tmp_path / "models"
+    folder.mkdir()
+    arguments = [DEFAULT_MODEL] if verb == "pull" else ["--port", "0"]
+    with (folder / f".{entry.file}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "headrace", verb, *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HEADRACE_HOME": str(tmp_path)},
+        )
+        try:
+            assert waiting.stderr is not None
+            assert waiting.stderr.readline() == (
+                f"headrace: {DEFAULT_MODEL}: another process is fetching it; waiting for that\n"
+            )
+        finally:
+            waiting.kill()
+            waiting.communicate()
 
 
 def test_wrong_settings_are_one_clear_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -72,12 +73,9 @@ def serve(
     host: str, port: int, max_queue: int, max_body_mib: int, drain_seconds: float, **engine: Any
 ) -> None:
     """Serve a model over HTTP."""
-    import logging
-
     from headrace.gateway.serve import ServeSettings, serve_model
     from headrace.worker.settings import WorkerSettings
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     worker = WorkerSettings(**_engine_settings(**engine))
     serve_model(ServeSettings(host, port, max_queue, max_body_mib, drain_seconds, worker), _tell)
 
@@ -163,6 +161,7 @@ def _tell(line: str) -> None:
 
 def main() -> None:
     """The `headrace` command. An error a user can cure is one line on standard error, and exit status 1."""
+    logging.basicConfig(level=logging.WARNING, format="headrace: %(message)s")
     try:
         status = cli.main(prog_name="headrace", standalone_mode=False)
     except click.Abort:

@@ -43,7 +43,7 @@ log = logging.getLogger("headrace.worker")
 
 def main() -> int:
     """Reads a `Launch` from standard input and serves until told to drain; the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s worker %(process)d: %(message)s")
+    logging.basicConfig(level=logging.INFO, format="headrace: worker %(process)d: %(message)s")
     # A terminal and a service manager signal the whole group; the gateway decides when a worker drains.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
