@@ -32,6 +32,7 @@ using ScoreQueries = Pieces<HEADRACE_SCORE_QUERIES>;
 using BlendQueries = Pieces<HEADRACE_BLEND_QUERIES>;
 constexpr int kRowsInFlight = HEADRACE_ROWS_IN_FLIGHT;
 constexpr int kScoreSums = HEADRACE_SCORE_SUMS;
+constexpr int kValuesAhead = 4 * kBlock;  // tokens
 constexpr size_t kAhead = 4096;  // bytes of weights fetched ahead; hardware alone leaves half the bandwidth unused
 
 // ---- matrix products
@@ -290,9 +291,10 @@ void to_half(const float* x, int n, uint16_t* out) {
 
 // ---- attention
 
-// Scores of `queries` queries against some tokens of `blocks` neighbouring blocks: a lane is a token.
+// Scores of `queries` queries against some tokens of `blocks` neighbouring blocks: a lane is a token. `after` are the
+// blocks that will be read next.
 template <int queries, int blocks>
-INLINE void score_blocks(const AttentionPart& part, int query, int block, int lane) {
+INLINE void score_blocks(const AttentionPart& part, int query, int block, int lane, const uint16_t* const* after) {
   fvec acc[queries * blocks];
 #pragma GCC unroll 24
   for (int i = 0; i < queries * blocks; ++i) acc[i] = fvec{};
@@ -300,6 +302,7 @@ INLINE void score_blocks(const AttentionPart& part, int query, int block, int la
   for (int d = 0; d < part.head_dim; ++d, q += part.count) {
 #pragma GCC unroll 4
     for (int b = 0; b < blocks; ++b) {
+      if (d % 2 == 0 && lane == 0) __builtin_prefetch(after[b] + d * kBlock);
       const fvec k = load_f16(part.keys[block + b] + d * kBlock + lane);
 #pragma GCC unroll 16
       for (int i = 0; i < queries; ++i) acc[b * queries + i] = fma(vsplat(q[i]), k, acc[b * queries + i]);
@@ -317,8 +320,12 @@ INLINE void score(const AttentionPart& part, int query, int blocks) {
   constexpr int many = queries * 4 <= kScoreSums ? 4 : queries * 2 <= kScoreSums ? 2 : 1;
   for (int lane = 0; lane < kBlock; lane += kLanes) {
     int b = 0;
-    for (; b + many <= blocks; b += many) score_blocks<queries, many>(part, query, b, lane);
-    for (; b < blocks; ++b) score_blocks<queries, 1>(part, query, b, lane);
+    for (; b + many <= blocks; b += many) {
+      // After the last keys the first values are read.
+      const bool last = b + 2 * many > blocks;
+      score_blocks<queries, many>(part, query, b, lane, last ? part.values : part.keys + b + many);
+    }
+    for (; b < blocks; ++b) score_blocks<queries, 1>(part, query, b, lane, part.values + b);
   }
 }
 
@@ -331,6 +338,8 @@ INLINE void blend(const AttentionPart& part, int query, int element, int tokens)
   const float* weights = part.scores + size_t(query) * kPart;
   for (int j = 0; j < tokens; ++j) {
     const uint16_t* v = part.values[j / kBlock] + (j % kBlock) * part.head_dim + element;
+    if (j + kValuesAhead < tokens)
+      __builtin_prefetch(part.values[(j + kValuesAhead) / kBlock] + (j % kBlock) * part.head_dim + element);
     fvec value[vectors];
 #pragma GCC unroll 4
     for (int n = 0; n < vectors; ++n) value[n] = load_f16(v + kLanes * n);
