@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from headrace.backends.cache import BLOCK_TOKENS
 from headrace.errors import CacheTooSmallError, ConfigError
 from headrace.worker.cache_size import CacheSize, cache_size
 
@@ -79,3 +82,23 @@ def test_tokens_and_bytes_exclude_each_other() -> None:
 def test_a_context_the_model_was_not_made_for_is_refused(context: int) -> None:
     with pytest.raises(ConfigError, match="context-length must be from 1 to 4096"):
         size(free=1000, context=context)
+
+
+@given(
+    free=st.integers(0, 600),
+    model_context=st.integers(1, 5000),
+    context=st.none() | st.integers(1, 5000),
+    running=st.integers(1, 70),
+    tokens=st.none() | st.integers(1, 5000),
+)
+def test_the_context_never_exceeds_the_cache(
+    free: int, model_context: int, context: int | None, running: int, tokens: int | None
+) -> None:
+    try:
+        decided = size(
+            free=free, model_context=model_context, context=context, running=running, tokens=tokens
+        )
+    except (ConfigError, CacheTooSmallError):
+        return
+    assert 1 <= decided.context_length <= decided.blocks * BLOCK_TOKENS
+    assert decided.context_length <= model_context

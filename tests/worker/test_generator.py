@@ -1,0 +1,70 @@
+"""Requests on a loaded model, up to the very edge of what its cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace.backends.cache import BLOCK_TOKENS
+from headrace.backends.sampling import SamplingParams
+from headrace.errors import RequestError
+from headrace.models.vocabulary import Vocabulary
+from headrace.worker.generator import Generator
+from headrace.worker.loader import LoadedModel, load, open_model
+from headrace.worker.messages import Submit, TokenEvent
+from headrace.worker.settings import WorkerSettings
+
+
+@contextmanager
+def loaded_with(
+    model: Path, cache_tokens: int, context_length: int | None = None
+) -> Iterator[tuple[LoadedModel, Generator]]:
+    settings = WorkerSettings(
+        model=str(model), backend="reference", cache_tokens=cache_tokens, context_length=context_length
+    )
+    opened = open_model(settings.model)
+    with closing(load(opened, settings)) as loaded:
+        yield loaded, Generator(loaded, Vocabulary(opened.weights.metadata))
+
+
+def answered(generator: Generator, request_id: str, prompt: list[int]) -> list[TokenEvent]:
+    """The events of a request for more tokens than any context holds."""
+    generator.submit(
+        Submit(
+            id=request_id,
+            prompt=prompt,
+            max_tokens=10**9,
+            sampling=SamplingParams(temperature=0),
+            ignore_eos=True,
+        )
+    )
+    events = []
+    while generator.begin():
+        events += generator.complete()
+    return events
+
+
+@pytest.mark.parametrize("tokens", [2, 15, 16, 17, 33])
+def test_a_context_as_small_as_the_cache_can_be_used_to_its_last_token(
+    synthetic_model: Path, tokens: int
+) -> None:
+    with loaded_with(synthetic_model, cache_tokens=tokens, context_length=tokens) as (loaded, generator):
+        assert loaded.context_length == tokens <= loaded.engine.longest_request
+        for length in {1, tokens // 2, tokens - 1}:
+            prompt = list(range(length))
+            for attempt in ("new", "cached"):
+                events = answered(generator, f"{length} {attempt}", prompt)
+                assert sum(len(event.token_ids) for event in events) == tokens - length
+                assert events[-1].finish_reason == "length"
+        with pytest.raises(RequestError, match=f"context of {tokens} tokens"):
+            answered(generator, "long", [1] * tokens)
+
+
+def test_the_models_context_is_lowered_to_what_the_engine_can_hold(synthetic_model: Path) -> None:
+    with loaded_with(synthetic_model, cache_tokens=257) as (loaded, generator):
+        assert loaded.context_length == 17 * BLOCK_TOKENS <= loaded.engine.longest_request
+        events = answered(generator, "whole", [1] * 17 * (BLOCK_TOKENS - 1))
+        assert sum(len(event.token_ids) for event in events) == 17
