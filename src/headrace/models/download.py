@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -75,11 +76,12 @@ def _is_whole(target: Path, entry: ModelEntry) -> bool:
 
 def _fetch_from_any(entry: ModelEntry, target: Path, progress: Progress | bool) -> None:
     failures: dict[Source, SourceError | DownloadError] = {}
-    for source in entry.sources:
+    for source, following in zip_longest(entry.sources, entry.sources[1:]):
         failure = _fetch_from(source, entry, target, progress)
         if failure is None:
             return
-        _log.warning("%s: %s: %s", entry.name, source, failure)
+        trying = "" if following is None else f"; trying {following}"
+        _log.warning("%s: %s: %s%s", entry.name, source, failure, trying)
         failures[source] = failure
     corrupt = any(isinstance(failure, DownloadError) for failure in failures.values())
     reasons = "; ".join(f"{source}: {failure}" for source, failure in failures.items())
