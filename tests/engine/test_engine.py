@@ -178,6 +178,8 @@ def test_statistics_count_what_happened_and_fit_the_workers_message():
         generated_tokens=5,
         preemptions=0,
         steps=5,
+        drafted_tokens=0,
+        accepted_tokens=0,
     )
     assert EngineStats._fields == Stats.__struct_fields__
     assert Stats(*engine.stats).running == 1

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from engine.fake_backend import VOCAB, FakeBackend, expected_tokens
+from engine.fake_drafter import FakeDrafter
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.sampling import SamplingParams
 from headrace.engine.engine import Engine, EngineConfig
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
-from headrace.engine.sequence import Sequence
+from headrace.engine.sequence import Sequence, blocks_for
+from headrace.engine.speculation import Speculation
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, id=f"seed{seed}-") for seed in range(1000)])
@@ -24,10 +26,21 @@ def test_any_schedule_keeps_every_invariant_and_gives_every_request_its_own_toke
     Schedule(seed).run()
 
 
+@pytest.mark.parametrize("seed", [pytest.param(seed, id=f"seed{seed}-") for seed in range(500)])
+def test_any_schedule_does_so_with_drafted_tokens_too(seed: int):
+    random = Random(seed)
+    drafter = FakeDrafter(random, right=random.choice((0.0, 0.5, 0.9, 1.0)), silent=random.choice((0.0, 0.2)))
+    schedule = Schedule(seed, Speculation(drafter, random.choice((1, 3, 8, 40)), row_cost=0.001))
+    schedule.run()
+    assert not drafter.known, "a sequence that ended was not forgotten"
+    stats = schedule.engine.stats
+    assert stats.accepted_tokens <= stats.drafted_tokens
+
+
 class Schedule:
     """One engine under random requests, cancels and finishes."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, speculation: Speculation | None = None):
         self.random = random = Random(seed)
         self.backend = FakeBackend(groups=random.choice((1, 1, 1, 2)))
         self.longest = random.choice((12, 40, 200))
@@ -41,6 +54,7 @@ class Schedule:
                 max_running=random.choice((1, 3, 8, 8)),
                 prefill_chunk=random.choice((None, None, 1, 5, 16, 50)),
             ),
+            speculation,
         )
         self.prefixes = [self._tokens(random.randint(1, self.longest)) for _ in range(random.randint(1, 4))]
         self.requests: dict[str, Request] = {}
@@ -115,7 +129,12 @@ class Schedule:
         self._disturb()
         for output in self.engine.collect():
             self._take(output)
+        self.engine.observe(0.0, self.random.uniform(0.01, 0.02))
         self._check_blocks()
+        for seq in scheduler.running:
+            if seq.started:
+                known = max(seq.computed, seq.prefill_end)
+                assert len(seq.tables[0]) == blocks_for(known), "blocks of drafted tokens were kept"
 
     def _take(self, output: Output) -> None:
         name = output.id
@@ -151,6 +170,7 @@ class Schedule:
         for chunk in chunks:
             chunk_limit = self.engine.config.prefill_chunk or plan.rows
             assert chunk.count <= chunk_limit
+            assert not chunk.drafts or chunk.start >= chunk.seq.prefill_end
             assert chunk.seq.leader is None and chunk.start == chunk.seq.computed
 
     def _check_blocks(self) -> None:

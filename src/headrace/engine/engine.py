@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from headrace.backends.base import Backend, Ticket
@@ -12,6 +12,7 @@ from headrace.engine.plan import ChunkResult, build_plan, read_result
 from headrace.engine.request import Output, Request
 from headrace.engine.scheduler import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
+from headrace.engine.speculation import Ask, Speculation, count_accepted
 from headrace.engine.stats import EngineStats
 from headrace.errors import CacheTooSmallError, ConfigError, RequestError
 
@@ -44,9 +45,11 @@ class Engine:
     too; whatever takes effect on blocks waits until the step in flight is collected.
     """
 
-    def __init__(self, backend: Backend, config: EngineConfig):
+    def __init__(self, backend: Backend, config: EngineConfig, speculation: Speculation | None = None):
+        """Without `speculation` every step of the backend's brings a sequence one token at most."""
         self.backend = backend
         self.config = config
+        self.speculation = speculation
         groups = len(backend.cache_spec.groups)
         backend.allocate_cache([config.cache_blocks] * groups)
         self.cache = KVCache(groups, config.cache_blocks)
@@ -57,6 +60,7 @@ class Engine:
         self._ticket: Ticket | None = None
         self._in_flight: list[Chunk] = []
         self._steps = self._computed_tokens = self._generated_tokens = 0
+        self._drafted_tokens = self._accepted_tokens = 0
 
     @property
     def longest_request(self) -> int:
@@ -83,6 +87,8 @@ class Engine:
             generated_tokens=self._generated_tokens,
             preemptions=self.scheduler.preemptions,
             steps=self._steps,
+            drafted_tokens=self._drafted_tokens,
+            accepted_tokens=self._accepted_tokens,
         )
 
     def add(self, request: Request) -> None:
@@ -106,7 +112,7 @@ class Engine:
         if any(chunk.seq is seq for chunk in self._in_flight):
             seq.dropped = True
         else:
-            self.scheduler.end(seq)
+            self._end(seq)
         return True
 
     def finish(self, request_id: str) -> bool:
@@ -122,6 +128,8 @@ class Engine:
         chunks = self.scheduler.schedule()
         if not chunks:
             return False
+        if self.speculation is not None:
+            chunks = self._draft(chunks, self.speculation)
         self._ticket = self.backend.submit(build_plan(chunks))
         self._in_flight = chunks
         for chunk in chunks:
@@ -142,38 +150,84 @@ class Engine:
                 outputs.append(output)
         return outputs
 
+    def observe(self, submit_seconds: float, step_seconds: float) -> None:
+        """Say how long the last `submit` took, and then the step; from that it learns how much to draft."""
+        if self.speculation is not None:
+            self.speculation.observe(submit_seconds, step_seconds)
+
+    def _draft(self, chunks: list[Chunk], speculation: Speculation) -> list[Chunk]:
+        """Add drafted tokens to the chunks of decoding sequences, in what room there is."""
+        budget = self.scheduler.budget_left
+        decoding: list[int] = []
+        asks: list[Ask] = []
+        for index, chunk in enumerate(chunks):
+            seq = chunk.seq
+            # The last token a request may have is sampled, but never drafted.
+            room = min(speculation.draft_tokens, budget, seq.remaining - 1)
+            if room > 0 and chunk.start >= seq.prefill_end:
+                decoding.append(index)
+                asks.append(Ask(seq, room))
+        rows = sum(chunk.count for chunk in chunks)
+        drafts = speculation.drafts(asks, rows, budget)
+        for index, drafted in zip(decoding, drafts, strict=True):
+            chunk = chunks[index]
+            room = self.cache.grow_if_available(chunk.seq, chunk.end + len(drafted)) - chunk.end
+            if drafted := drafted[:room]:
+                chunks[index] = replace(chunk, drafts=drafted)
+        return chunks
+
     def _advance(self, part: ChunkResult) -> Output | None:
-        """Take in what a chunk computed: tokens for the prefix tree, a token for the request."""
-        chunk, token, logprobs, logits, logits_start = part
-        seq = chunk.seq
+        """Take in what a chunk computed: tokens for the prefix tree, and for the request."""
+        chunk, seq, tokens = part.chunk, part.chunk.seq, part.tokens
         seq.computed = chunk.end
         seq.logits_done = max(seq.logits_done, chunk.end)
-        self._computed_tokens += chunk.count
+        self._computed_tokens += chunk.rows
         if seq.dropped:
-            self.scheduler.end(seq)
+            self._end(seq)
             return None
+        if chunk.drafts:
+            tokens = tokens[: 1 + self._verify(chunk, tokens)]
         finish_reason = None
-        if token is not None:
-            self._generated_tokens += 1
+        for taken, token in enumerate(tokens):
             finish_reason = seq.append(token)
+            seq.computed = chunk.end + taken
+            if finish_reason is not None:
+                tokens = tokens[: taken + 1]
+                break
+        self._generated_tokens += len(tokens)
         if finish_reason is not None:
             del self._sequences[seq.request.id]
-            self.scheduler.end(seq)
-        elif chunk.start < seq.prefill_end:
-            self.cache.commit(seq, partial=True)
-        elif seq.computed % BLOCK_TOKENS == 0:
-            self.cache.commit(seq, partial=False)
-        if token is None and logits is None:
+            self._end(seq)
+        else:
+            if chunk.drafts:
+                self.cache.shrink(seq)
+            self.cache.commit(seq, partial=chunk.start < seq.prefill_end)
+        if not tokens and part.logits is None:
             return None
         return Output(
             seq.request.id,
-            () if token is None else (token,),
+            tuple(tokens),
             finish_reason,
             seq.cached_tokens or 0,
-            () if logprobs is None else (logprobs,),
-            logits,
-            logits_start,
+            part.logprobs[: len(tokens)],
+            part.logits,
+            part.logits_start,
         )
+
+    def _verify(self, chunk: Chunk, sampled: list[int]) -> int:
+        """How many of a chunk's drafted tokens are what the model sampled."""
+        assert self.speculation is not None
+        accepted = count_accepted(sampled, chunk.drafts)
+        self.speculation.verified(chunk.seq, len(chunk.drafts), accepted)
+        self._drafted_tokens += len(chunk.drafts)
+        self._accepted_tokens += accepted
+        return accepted
+
+    def _end(self, seq: Sequence) -> None:
+        """Forget a sequence that no step in flight computes."""
+        self.scheduler.end(seq)
+        if self.speculation is not None:
+            self.speculation.forget(seq)
 
     def _check(self, request: Request) -> None:
         if request.id in self._sequences:

@@ -66,6 +66,21 @@ class KVCache:
                     assert evicted, "blocks were taken that were not available"
                 table.append(pool.allocate())
 
+    def grow_if_available(self, seq: Sequence, tokens: int) -> int:
+        """Grow towards so many tokens with the blocks that are available; returns how many it can hold."""
+        lacking = blocks_for(tokens) - len(seq.tables[0])
+        if lacking > 0:
+            self.grow(seq, seq.capacity + min(lacking, self.available) * BLOCK_TOKENS)
+        return min(tokens, seq.capacity)
+
+    def shrink(self, seq: Sequence) -> None:
+        """Free the blocks past the tokens computed, which were taken for drafted ones."""
+        blocks = blocks_for(seq.computed)
+        for pool, table in zip(self.pools, seq.tables, strict=True):
+            for block in table.view()[blocks:].tolist():
+                pool.release(block)
+            table.truncate(blocks)
+
     def copied(self, seq: Sequence) -> None:
         """The sequence's copies are in a step plan: their source need not be kept any longer.
 
@@ -109,7 +124,7 @@ class KVCache:
         for pool, table in zip(self.pools, seq.tables, strict=True):
             for block in table.view()[seq.tree_blocks :].tolist():
                 pool.release(block)
-            table.clear()
+            table.truncate(0)
         self.tree.unlock(seq.node)
         seq.node, seq.tree_blocks, seq.computed = None, 0, 0
         self.releases += 1

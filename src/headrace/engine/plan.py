@@ -17,9 +17,10 @@ class ChunkResult(NamedTuple):
     """What a step brought for one chunk."""
 
     chunk: Chunk
-    token: int | None
-    """The next token, where the chunk reached the sequence's last one."""
-    logprobs: TopLogprobs | None
+    tokens: list[int]
+    """What was sampled after the sequence's last token, where the chunk reached it, and each drafted one."""
+    logprobs: tuple[TopLogprobs, ...]
+    """One for each of `tokens`, where asked."""
     logits: Float32 | None
     """[n, vocab] of the prompt positions from `logits_start` on."""
     logits_start: int
@@ -32,13 +33,14 @@ def build_plan(chunks: Sequence[Chunk]) -> StepPlan:
     yields = _Yields()
     for chunk in chunks:
         seq = chunk.seq
-        if chunk.count == 1:
+        if chunk.rows == 1:
             tokens.append(seq.tokens[chunk.start])
             positions.append(chunk.start)
         else:
             tokens += seq.tokens[chunk.start : chunk.end]
-            positions += range(chunk.start, chunk.end)
-        yields.add(chunk, len(tokens))
+            tokens += chunk.drafts
+            positions += range(chunk.start, chunk.start + chunk.rows)
+        yields.add(chunk, len(tokens) - chunk.rows)
     position_array = np.array(positions, np.int32)
     yield_rows = np.array(yields.rows, np.int32)
     sampling = np.frombuffer(bytearray().join(yields.sampling), SAMPLING_DTYPE)
@@ -46,7 +48,7 @@ def build_plan(chunks: Sequence[Chunk]) -> StepPlan:
     return StepPlan(
         tokens=np.array(tokens, np.int32),
         positions=position_array,
-        sequence_starts=np.array([0, *accumulate(chunk.count for chunk in chunks)], np.int32),
+        sequence_starts=np.array([0, *accumulate(chunk.rows for chunk in chunks)], np.int32),
         block_tables=tuple(_block_tables(chunks, group) for group in range(len(chunks[0].seq.tables))),
         yield_rows=yield_rows,
         yield_kinds=np.array(yields.kinds, np.uint8),
@@ -63,7 +65,9 @@ def read_result(chunks: Sequence[Chunk], result: StepResult) -> Iterator[ChunkRe
     tokens = result.tokens.tolist()
     row = logits_row = 0
     for chunk in chunks:
-        token = logprobs = logits = None
+        sampled: list[int] = []
+        logprobs: tuple[TopLogprobs, ...] = ()
+        logits = None
         first, last = _logits_span(chunk)
         if last > first:
             assert result.logits is not None
@@ -71,10 +75,12 @@ def read_result(chunks: Sequence[Chunk], result: StepResult) -> Iterator[ChunkRe
             logits_row += last - first
             row += last - first
         if _samples(chunk):
-            token = tokens[row]
-            logprobs = result.logprobs[row] if result.logprobs is not None else None
-            row += 1
-        yield ChunkResult(chunk, token, logprobs, logits, first)
+            after = row + 1 + len(chunk.drafts)
+            sampled = tokens[row:after]
+            if result.logprobs is not None and chunk.seq.request.top_logprobs >= 0:
+                logprobs = tuple(entry for entry in result.logprobs[row:after] if entry is not None)
+            row = after
+        yield ChunkResult(chunk, sampled, logprobs, logits, first)
 
 
 class _Yields:
@@ -88,23 +94,33 @@ class _Yields:
         self.history_starts = [0]
         self.histories: list[Int32] = []
 
-    def add(self, chunk: Chunk, end_row: int) -> None:
-        """What a chunk yields whose rows end before `end_row`: prompt logits first, then a token."""
+    def add(self, chunk: Chunk, first_row: int) -> None:
+        """What a chunk yields: prompt logits first, then a token, and one more for each drafted token."""
         first, last = _logits_span(chunk)
         for position in range(first, last):
-            self._add_row(chunk, end_row - chunk.end + position, Yield.LOGITS, -1)
+            self._add_row(chunk, first_row + position - chunk.start, Yield.LOGITS, -1)
+            self.history_starts.append(self.history_starts[-1])
         if _samples(chunk):
-            if chunk.seq.history is not None:
-                self.histories.append(chunk.seq.history.view())
-            self._add_row(chunk, end_row - 1, Yield.TOKEN, chunk.seq.request.top_logprobs)
+            row = first_row + chunk.count - 1
+            for drafted in range(1 + len(chunk.drafts)):
+                self._add_row(chunk, row + drafted, Yield.TOKEN, chunk.seq.request.top_logprobs)
+                self._add_history(chunk, drafted)
 
     def _add_row(self, chunk: Chunk, row: int, kind: Yield, top_logprobs: int) -> None:
         self.rows.append(row)
         self.kinds.append(kind)
         self.sampling.append(chunk.seq.sampling)
         self.top_logprobs.append(top_logprobs)
-        tokens = chunk.seq.history
-        added = len(tokens) if tokens is not None and kind is Yield.TOKEN else 0
+
+    def _add_history(self, chunk: Chunk, drafted: int) -> None:
+        """The sequence's tokens, and the first so many drafted ones: all before the token to be sampled."""
+        added = 0
+        history = chunk.seq.history
+        if history is not None:
+            self.histories.append(history.view())
+            added = len(history) + drafted
+            if drafted:
+                self.histories.append(-1 - np.array(chunk.drafts[:drafted], np.int32))
         self.history_starts.append(self.history_starts[-1] + added)
 
 

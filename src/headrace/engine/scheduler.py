@@ -30,11 +30,18 @@ class Chunk:
     start: int
     """Position of the first."""
     count: int
+    drafts: tuple[int, ...] = ()
+    """Drafted tokens to be verified: they follow the sequence's last one, which is in this chunk then."""
 
     @property
     def end(self) -> int:
-        """Position after the last."""
+        """Position after the last, drafted ones apart."""
         return self.start + self.count
+
+    @property
+    def rows(self) -> int:
+        """Rows of the step plan."""
+        return self.count + len(self.drafts)
 
 
 class Scheduler:
@@ -68,6 +75,11 @@ class Scheduler:
         seq.leader = None
         if seq.started:
             self.cache.release(seq)
+
+    @property
+    def budget_left(self) -> int:
+        """Tokens by which the step scheduled last could be larger."""
+        return self._budget
 
     def schedule(self) -> list[Chunk]:
         """The next step's chunks; the tokens of the step before must be known. Empty: nothing to run."""

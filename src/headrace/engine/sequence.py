@@ -39,8 +39,10 @@ class IntArray:
         self._data[self.size] = value
         self.size += 1
 
-    def clear(self) -> None:
-        self.size = 0
+    def truncate(self, size: int) -> None:
+        """Keep the first so many."""
+        assert size <= self.size
+        self.size = size
 
     def view(self) -> Int32:
         """The numbers, [size], sharing memory."""
@@ -133,6 +135,11 @@ class Sequence:
         """Tokens still to compute; the last of them yields the next token."""
         return len(self.tokens) - self.computed
 
+    @property
+    def remaining(self) -> int:
+        """Tokens that it may still be given."""
+        return self.prompt_length + self.request.max_tokens - len(self.tokens)
+
     def append(self, token: int) -> FinishReason | None:
         """Take a sampled token; returns why the request ends with it, if it does."""
         self.tokens.append(token)
@@ -140,9 +147,17 @@ class Sequence:
             self.history.append(-1 - token)
         if token in self.request.stop_token_ids:
             return FinishReason.STOP
-        if len(self.tokens) - self.prompt_length >= self.request.max_tokens:
+        if self.remaining <= 0:
             return FinishReason.LENGTH
         return None
+
+    def truncate(self, length: int) -> None:
+        """Take back the tokens from position `length` on, which must be output."""
+        assert length >= self.prompt_length
+        del self.tokens[length:]
+        self.computed = min(self.computed, length)
+        if self.history is not None:
+            self.history.truncate(length)
 
 
 def blocks_for(tokens: int) -> int:

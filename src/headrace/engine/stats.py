@@ -24,3 +24,7 @@ class EngineStats(NamedTuple):
     generated_tokens: int
     preemptions: int
     steps: int
+    drafted_tokens: int
+    """Verified for speculation."""
+    accepted_tokens: int
+    """Of those, the ones that were right."""

@@ -91,10 +91,17 @@ class Generator:
 
     def _event(self, live: _Live, out: Output) -> TokenEvent:
         reason = out.finish_reason
-        ids = out.token_ids
+        ids, logprobs = out.token_ids, out.logprobs
         # The token that ended the request is reported, but it is no text.
         ended = reason is FinishReason.STOP and ids and ids[-1] in live.stop_token_ids
-        text, stopped = live.detokenizer.push(ids[:-1] if ended else ids)
+        text, stopped = "", False
+        for count, token in enumerate(ids[:-1] if ended else ids, start=1):
+            piece, stopped = live.detokenizer.push((token,))
+            text += piece
+            if stopped:
+                # What speculation computed after the stop string would else not have been computed.
+                ids, logprobs = ids[:count], logprobs[:count]
+                break
         if stopped:
             if reason is None:
                 self._engine.finish(out.id)
@@ -109,7 +116,7 @@ class Generator:
             token_ids=list(ids),
             finish_reason=None if reason is None else reason.value,
             cached_tokens=out.cached_tokens,
-            logprobs=[_wire(entry) for entry in out.logprobs],
+            logprobs=[_wire(entry) for entry in logprobs],
         )
 
 

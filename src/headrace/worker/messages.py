@@ -120,6 +120,10 @@ class Stats(_Message, frozen=True, tag=True, array_like=True, gc=False):
     generated_tokens: int
     preemptions: int
     steps: int
+    drafted_tokens: int = 0
+    """Verified for speculation."""
+    accepted_tokens: int = 0
+    """Of those, the ones that were right."""
 
 
 class Drained(_Message, frozen=True, tag=True, array_like=True, gc=False):
