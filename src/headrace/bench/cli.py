@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from headrace.bench import accuracy, prefix, throughput
+from headrace.bench.output import print_result
+from headrace.bench.serve.cli import serve_command
 from headrace.config import options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,7 +38,7 @@ def _common(command: Command) -> Command:
 )
 def accuracy_command(model: str, threads: int | None, as_json: bool, golden: Path) -> None:
     """Compare log-probabilities and greedy choices with a float32 computation."""
-    _print(accuracy.run(model, golden, threads), as_json)
+    print_result(accuracy.run(model, golden, threads), as_json)
 
 
 @bench.command("throughput")
@@ -47,14 +48,14 @@ def accuracy_command(model: str, threads: int | None, as_json: bool, golden: Pat
 )
 def throughput_command(model: str, threads: int | None, as_json: bool, batches: str) -> None:
     """Measure prefill and decode, the prefix cache off."""
-    _print(throughput.run(model, threads, _sizes(batches)), as_json)
+    print_result(throughput.run(model, threads, _sizes(batches)), as_json)
 
 
 @bench.command("prefix")
 @_common
 def prefix_command(model: str, threads: int | None, as_json: bool) -> None:
     """Measure what a shared prefix saves."""
-    _print(prefix.run(model, threads), as_json)
+    print_result(prefix.run(model, threads), as_json)
 
 
 def _sizes(text: str) -> list[int]:
@@ -66,11 +67,4 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
-def _print(result: Mapping[str, object], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    width = max(map(len, result))
-    for name, value in result.items():
-        shown = "  ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        click.echo(f"{name:<{width}}  {shown}")
+bench.add_command(serve_command)
