@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from headrace.bench import throughput
 from headrace.bench.cli import bench
 from headrace.bench.throughput import prompts
 
@@ -26,6 +27,24 @@ def test_standard_output_is_one_json_object_and_progress_goes_to_standard_error(
     assert min(*report["prefill_tok_s"].values(), *report["decode_tok_s"].values()) > 0
     assert report["threads"] == 1
     assert "batch   3" in result.stderr
+
+
+def test_a_depth_fills_the_cache_before_anything_is_decoded(synthetic_model, monkeypatch):
+    asked = []
+    measured = throughput._seconds
+
+    def seconds(engine, batch, new_tokens, **options):
+        before = engine.stats.computed_tokens
+        result = measured(engine, batch, new_tokens, **options)
+        asked.append((sum(map(len, batch)), new_tokens, engine.stats.computed_tokens - before))
+        return result
+
+    monkeypatch.setattr(throughput, "_seconds", seconds)
+    throughput.run(str(synthetic_model), threads=1, batches=[1, 2], depth=200)
+    _warm_up, fill, first, whole, *_ = asked
+    assert fill == (200, 1, 200)
+    assert first == (200, 1, 1)
+    assert whole == (200, 65, 65)
 
 
 @pytest.mark.parametrize("batches", ["0", "1,x", "", "-4"])

@@ -46,9 +46,12 @@ def accuracy_command(model: str, threads: int | None, as_json: bool, golden: Pat
 @click.option(
     "--batches", default=",".join(map(str, throughput.BATCHES)), show_default=True, help="Batch sizes."
 )
-def throughput_command(model: str, threads: int | None, as_json: bool, batches: str) -> None:
+@click.option("--depth", type=click.IntRange(min=1), help="Tokens to fill the cache with, for each sequence.")
+def throughput_command(
+    model: str, threads: int | None, as_json: bool, batches: str, depth: int | None
+) -> None:
     """Measure prefill and decode, the prefix cache off."""
-    print_result(throughput.run(model, threads, _sizes(batches)), as_json)
+    print_result(throughput.run(model, threads, _sizes(batches), depth), as_json)
 
 
 @bench.command("prefix")

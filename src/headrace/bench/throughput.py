@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headrace.backends.cpu.backend import choose_isa
 from headrace.bench.drive import greedy_requests, timed
@@ -24,36 +24,41 @@ DECODED = 64
 
 def prompts(batch: int) -> list[str]:
     """About 137 tokens each. The first words differ, so that no prefix is shared."""
-    return [f"{index} " + SENTENCE * 5 for index in range(batch)]
+    return [_prompt(index) for index in range(batch)]
 
 
-def run(model: str, threads: int | None = None, batches: Sequence[int] = BATCHES) -> dict[str, object]:
-    """Measure a model at several batch sizes, the prefix cache off.
+def _prompt(index: int) -> str:
+    return f"{index} " + SENTENCE * 5
 
-    Each batch runs twice: for one token, which is prefill, and for 65, whose additional time is decode.
+
+def run(
+    model: str, threads: int | None = None, batches: Sequence[int] = BATCHES, depth: int | None = None
+) -> dict[str, object]:
+    """Measure a model at several batch sizes.
+
+    Each batch runs twice: for one token, which is prefill, and for 65, whose additional time is decode. With
+    a depth, prompts are of that many tokens and are put into the cache first, whose time is prefill; both
+    runs then find them there. Without, the prefix cache is off.
 
     Returns:
         prefill_tok_s, decode_tok_s: tokens per second of the whole batch, by batch size.
         isa: the instruction set of the kernels. threads: how many computed.
     """
-    settings = WorkerSettings(model=model, threads=threads, max_running=max(batches), prefix_cache=False)
+    filled = depth is not None
+    settings = WorkerSettings(model=model, threads=threads, max_running=max(batches), prefix_cache=filled)
     opened = open_model(model)
     tokenizer = Tokenizer.from_metadata(opened.weights.metadata)
     loaded = load(opened, settings)
     prefill, decode = dict[str, float](), dict[str, float]()
     try:
-        encoded = [tokenizer.encode(prompt) for prompt in prompts(max(2, *batches))]
-        _seconds(loaded.engine, encoded[:2], 8)
+        _seconds(loaded.engine, _encoded(tokenizer, range(2)), 8)
+        start = 0
         for batch in batches:
-            first = _seconds(loaded.engine, encoded[:batch], 1)
-            whole = _seconds(loaded.engine, encoded[:batch], 1 + DECODED)
-            prompt_tokens = sum(map(len, encoded[:batch]))
-            size = str(batch)
-            prefill[size] = round(prompt_tokens / first, 1)
-            decode[size] = round(batch * DECODED / (whole - first), 1)
+            encoded, size = _encoded(tokenizer, range(start, start + batch), depth), str(batch)
+            prefill[size], decode[size] = _measure(loaded.engine, encoded, filled=filled)
+            start += batch if filled else 0  # a later batch must not find its prompts in the cache already
             line = f"batch {batch:3d}  prefill {prefill[size]:8.1f} tok/s  decode {decode[size]:8.1f} tok/s"
             print(line, file=sys.stderr, flush=True)
-        assert loaded.engine.stats.cached_tokens == 0, "the prefix cache was to be off"
     finally:
         loaded.close()
     return {
@@ -64,7 +69,29 @@ def run(model: str, threads: int | None = None, batches: Sequence[int] = BATCHES
     }
 
 
-def _seconds(engine: Engine, batch: Sequence[Sequence[int]], new_tokens: int) -> float:
+def _encoded(tokenizer: Tokenizer, indices: Iterable[int], depth: int | None = None) -> list[list[int]]:
+    """Prompts of these numbers, repeated and cut to exactly `depth` tokens where there is one."""
+    encoded = [tokenizer.encode(_prompt(index)) for index in indices]
+    if depth is None:
+        return encoded
+    return [(prompt * (1 + depth // len(prompt)))[:depth] for prompt in encoded]
+
+
+def _measure(engine: Engine, batch: Sequence[Sequence[int]], *, filled: bool) -> tuple[float, float]:
+    """Prefill and decode of a batch in tokens per second; `filled` takes the prompts from the cache."""
+    reused = engine.stats.cached_tokens
+    fill = first = _seconds(engine, batch, 1, prefix_cache=filled)
+    if filled:
+        first = _seconds(engine, batch, 1, prefix_cache=True)
+    whole = _seconds(engine, batch, 1 + DECODED, prefix_cache=filled)
+    assert filled or engine.stats.cached_tokens == reused, "the prefix cache was to be off"
+    prompt_tokens = sum(map(len, batch))
+    return round(prompt_tokens / fill, 1), round(len(batch) * DECODED / (whole - first), 1)
+
+
+def _seconds(
+    engine: Engine, batch: Sequence[Sequence[int]], new_tokens: int, *, prefix_cache: bool = False
+) -> float:
     """Seconds that a batch of prompts takes."""
-    timings = timed(engine, greedy_requests(batch, new_tokens, prefix_cache=False))
+    timings = timed(engine, greedy_requests(batch, new_tokens, prefix_cache=prefix_cache))
     return max(timing.last for timing in timings.values())
