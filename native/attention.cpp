@@ -73,7 +73,7 @@ void AttentionOp::run(Step& step, int item) const {
       std::fill_n(totals[i].values, head_dim, 0.0f);
     }
     for (int part = tile.part; part < tile.part + tile.parts; ++part) {
-      const uint16_t *keys[kPart / kBlock] = {}, *values[kPart / kBlock] = {};
+      const uint8_t *keys[kPart / kBlock] = {}, *values[kPart / kBlock] = {};
       int visible[kMaxQueries];
       float maximum[kMaxQueries], sum[kMaxQueries];
       for (int i = 0; i < count; ++i)
@@ -84,8 +84,8 @@ void AttentionOp::run(Step& step, int item) const {
         keys[b] = cache.keys(block, layer, kv_head);
         values[b] = cache.values(block, layer, kv_head);
       }
-      kernels.attend(
-          {keys, values, queries.data(), count, head_dim, visible, scores.data(), maximum, sum, part_values.data()});
+      kernels.attend({keys, values, cache.int8, queries.data(), count, head_dim, visible, scores.data(), maximum, sum,
+                      part_values.data()});
       for (int i = 0; i < count; ++i) {
         const float* out_values = part_values.data() + i * head_dim;
         const int head = kv_head * group + first + i % heads;

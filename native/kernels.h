@@ -13,6 +13,7 @@
 namespace headrace {
 
 constexpr int kBlock = 16;   // tokens in a cache block
+constexpr int kKeyGroup = 16;  // elements of a key that share a scale in an int8 cache
 constexpr int kPart = 256;   // tokens in an attention part, cut at absolute multiples
 constexpr int kMaxQueries = 16;  // query vectors that one attention call takes
 
@@ -31,16 +32,18 @@ struct Activations {
 
 // A part of attention for several queries that share keys and values: running maximum, sum, and weighted values.
 struct AttentionPart {
-  const uint16_t* const* keys;    // for each block of the part: [head_dim][16]
-  const uint16_t* const* values;  // for each block: [16][head_dim]
-  const float* queries;           // [head_dim][count]
-  int count;                      // queries
+  const uint8_t* const*
+      keys;  // for each block of the part: [head_dim][16] elements; if int8, [head_dim/kKeyGroup][16] scales
+  const uint8_t* const* values;  // for each block: [16][head_dim] elements; if int8, [16] scales
+  bool int8;  // elements are bytes; else half floats
+  const float* queries;  // [head_dim][count]
+  int count;  // queries
   int head_dim;
-  const int* visible;             // [count] tokens of this part that a query sees, 0 … 256
-  float* scores;                  // scratch [count][256]
-  float* maximum;                 // [count] out
-  float* sum;                     // [count] out
-  float* out;                     // [count][head_dim] out, not divided by the sum
+  const int* visible;  // [count] tokens of this part that a query sees, 0 … 256
+  float* scores;  // scratch [count][256]
+  float* maximum;  // [count] out
+  float* sum;  // [count] out
+  float* out;  // [count][head_dim] out, not divided by the sum
 };
 
 struct Kernels {
@@ -56,8 +59,10 @@ struct Kernels {
   void (*quantize)(const float* x, int n, const Activations& a, int row, int group);
   // gate[i] = gate[i] · sigmoid(gate[i]) · up[i]; n a multiple of 16
   void (*swiglu)(float* gate, const float* up, int n);
-  // Rounds n values to half precision.
+  // Rounds n values, a multiple of 16, to half precision.
   void (*to_half)(const float* x, int n, uint16_t* out);
+  // Rounds n values, a multiple of 16, to multiples of max|x| / 127, which is returned.
+  float (*to_int8)(const float* x, int n, int8_t* out);
   void (*attend)(const AttentionPart& part);
   // (maximum, sum, out) of a part folded into a running total of one query.
   void (*merge)(float maximum, float sum, const float* out, int head_dim, float* total_maximum, float* total_sum,

@@ -116,12 +116,12 @@ void Model::swiglu(int in, int gate, int up, int out) {
 }
 
 void Model::attention(int query, int key, int value, AttentionShape shape, int layer, const Rope& rope, float scale,
-                      int out) {
+                      int key_factors, int out) {
   shape_ = shape;
   rope_ = rope;
-  ops_.push_back(std::make_unique<RopeStoreOp>(kernels_, shape, buffers_.at(query), buffers_.at(key),
-                                               buffers_.at(value), cache_, layer, rope.dims, rope.halves, scale,
-                                               rope_table_));
+  ops_.push_back(std::make_unique<RopeStoreOp>(
+      kernels_, shape, buffers_.at(query), buffers_.at(key), buffers_.at(value), cache_, layer, rope.dims, rope.halves,
+      scale, key_factors < 0 ? nullptr : vectors_.at(key_factors).data(), rope_table_));
   ops_.push_back(std::make_unique<AttentionOp>(kernels_, shape, buffers_.at(query), cache_, layer, activations_.at(out),
                                                scratch_));
   ops_.push_back(std::make_unique<MergeOp>(kernels_, shape, activations_.at(out), scratch_));
@@ -139,10 +139,11 @@ void Model::head(int x, int weight, float eps, int width, int matrix, int vocab)
   ops_.push_back(std::make_unique<SampleOp>(kernels_, logits_, vocab));
 }
 
-void Model::allocate_cache(int layers, int kv_heads, int head_dim, int blocks) {
+void Model::allocate_cache(int layers, int kv_heads, int head_dim, bool int8, int blocks) {
   cache_.layers = layers;
   cache_.kv_heads = kv_heads;
   cache_.head_dim = head_dim;
+  cache_.int8 = int8;
   cache_.blocks = blocks;
   cache_.memory = Mapping(cache_.block_bytes() * blocks);
 }

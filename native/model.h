@@ -47,11 +47,11 @@ class Model : private ThreadPool::Work {
     int factors;  // vector or -1
   };
   void attention(int query, int key, int value, AttentionShape shape, int layer, const Rope& rope, float scale,
-                 int out);
+                 int key_factors, int out);
   // The last ops: normalised yielding rows, then logits.
   void head(int x, int weight, float eps, int width, int matrix, int vocab);
 
-  void allocate_cache(int layers, int kv_heads, int head_dim, int blocks);
+  void allocate_cache(int layers, int kv_heads, int head_dim, bool int8, int blocks);
   Cache& cache() { return cache_; }
   int vocab() const { return vocab_; }
   int width() const { return hidden_.width; }

@@ -161,14 +161,14 @@ void bind_building(nb::class_<Model>& model) {
       .def(
           "attention",
           [](Model& m, int query, int key, int value, int heads, int kv_heads, int head_dim, int layer, int dims,
-             float base, float position_scale, bool halves, int factors, float scale, int out) {
+             float base, float position_scale, bool halves, int factors, float scale, int key_factors, int out) {
             m.attention(query, key, value, {heads, kv_heads, head_dim}, layer,
-                        {dims, base, position_scale, halves, factors}, scale, out);
+                        {dims, base, position_scale, halves, factors}, scale, key_factors, out);
           },
           "query"_a, "key"_a, "value"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "layer"_a, "dims"_a, "base"_a,
-          "position_scale"_a, "halves"_a, "factors"_a, "scale"_a, "out"_a)
+          "position_scale"_a, "halves"_a, "factors"_a, "scale"_a, "key_factors"_a, "out"_a)
       .def("head", &Model::head, "x"_a, "weight"_a, "eps"_a, "width"_a, "matrix"_a, "vocab"_a)
-      .def("allocate_cache", &Model::allocate_cache, "layers"_a, "kv_heads"_a, "head_dim"_a, "blocks"_a);
+      .def("allocate_cache", &Model::allocate_cache, "layers"_a, "kv_heads"_a, "head_dim"_a, "int8"_a, "blocks"_a);
 }
 
 void bind_running(nb::class_<Model>& model) {

@@ -127,10 +127,28 @@ void RopeStoreOp::rotate(float* heads, int count, const float* angles) const {
     }
 }
 
-void RopeStoreOp::run(Step& step, int item) const {
-  thread_local std::vector<uint16_t> rounded;
+void RopeStoreOp::store(const float* key, const float* value, uint8_t* keys, uint8_t* values, int slot) const {
   const int head_dim = shape.head_dim;
+  thread_local std::vector<uint16_t> rounded;  // of one key, before it is spread over the lanes of its slot
   rounded.resize(head_dim);
+  if (cache.int8) {
+    auto* bytes = reinterpret_cast<int8_t*>(rounded.data());
+    auto* key_scales = reinterpret_cast<float*>(keys + cache.elements());
+    auto* value_scales = reinterpret_cast<float*>(values + cache.elements());
+    for (int d = 0; d < head_dim; d += kKeyGroup)
+      key_scales[d / kKeyGroup * kBlock + slot] = kernels.to_int8(key + d, kKeyGroup, bytes + d);
+    for (int d = 0; d < head_dim; ++d) keys[d * kBlock + slot] = bytes[d];
+    value_scales[slot] = kernels.to_int8(value, head_dim, reinterpret_cast<int8_t*>(values) + slot * head_dim);
+  } else {
+    auto* halves = reinterpret_cast<uint16_t*>(keys);
+    kernels.to_half(key, head_dim, rounded.data());
+    for (int d = 0; d < head_dim; ++d) halves[d * kBlock + slot] = rounded[d];
+    kernels.to_half(value, head_dim, reinterpret_cast<uint16_t*>(values) + slot * head_dim);
+  }
+}
+
+void RopeStoreOp::run(Step& step, int item) const {
+  const int head_dim = shape.head_dim;
   const int end = std::min(step.rows(), (item + 1) * kRowsPerItem);
   for (int r = item * kRowsPerItem; r < end; ++r) {
     const int position = step.positions[r], slot = position % kBlock;
@@ -140,12 +158,14 @@ void RopeStoreOp::run(Step& step, int item) const {
     rotate(q, shape.heads, angles);
     for (int i = 0; i < shape.heads * head_dim; ++i) q[i] *= scale;
     rotate(key.row(r), shape.kv_heads, angles);
-    for (int h = 0; h < shape.kv_heads; ++h) {
-      kernels.to_half(key.row(r) + h * head_dim, head_dim, rounded.data());
-      uint16_t* keys = cache.keys(block, layer, h) + slot;
-      for (int d = 0; d < head_dim; ++d) keys[d * kBlock] = rounded[d];
-      kernels.to_half(value.row(r) + h * head_dim, head_dim, cache.values(block, layer, h) + slot * head_dim);
+    if (factors) {
+      for (int h = 0; h < shape.heads; ++h)
+        for (int d = 0; d < head_dim; ++d) q[h * head_dim + d] *= factors[h / shape.group() * head_dim + d];
+      for (int i = 0; i < shape.kv_heads * head_dim; ++i) key.row(r)[i] /= factors[i];
     }
+    for (int h = 0; h < shape.kv_heads; ++h)
+      store(key.row(r) + h * head_dim, value.row(r) + h * head_dim, cache.keys(block, layer, h),
+            cache.values(block, layer, h), slot);
   }
 }
 

@@ -102,7 +102,9 @@ struct AttentionShape {
   int tile_rows() const { return group() >= kMaxQueries ? 1 : kMaxQueries / group(); }
 };
 
-// Rotary embedding of queries and keys; keys and values to the cache; queries scaled for the scores.
+// Rotary embedding of queries and keys; keys and values to the cache; queries scaled for the scores. Where `factors`
+// are given, [kv_head][head_dim] powers of two, keys are divided and queries multiplied by them: exactly the same
+// products, but no element of a key so much larger than the others that it takes their bits when the key is rounded.
 struct RopeStoreOp : Op {
   const Kernels& kernels;
   AttentionShape shape;
@@ -111,9 +113,10 @@ struct RopeStoreOp : Op {
   int layer, dims;
   bool halves;
   float scale;
+  const float* factors;
   const std::vector<float>& table;  // [position][dims/2] of cosine, sine
   RopeStoreOp(const Kernels& k, AttentionShape shape, Buffer& query, Buffer& key, Buffer& value, const Cache& cache,
-              int layer, int dims, bool halves, float scale, const std::vector<float>& table)
+              int layer, int dims, bool halves, float scale, const float* factors, const std::vector<float>& table)
       : kernels(k),
         shape(shape),
         query(query),
@@ -124,12 +127,14 @@ struct RopeStoreOp : Op {
         dims(dims),
         halves(halves),
         scale(scale),
+        factors(factors),
         table(table) {}
   int items(const Step& step) const override;
   void run(Step& step, int item) const override;
 
  private:
   void rotate(float* heads, int count, const float* angles) const;
+  void store(const float* key, const float* value, uint8_t* keys, uint8_t* values, int slot) const;
 };
 
 // Room for the parts of split tiles: for each part and head maximum and sum, and the weighted values.

@@ -188,8 +188,25 @@ INLINE void store_f16(uint16_t* p, f32x16 v) {
 
 INLINE fvec load_bf16(const uint16_t* p) { return (fvec)(__builtin_convertvector(load<half_hvec>(p), uvec) << 16); }
 
-INLINE fvec load_u8(const uint8_t* p) { return __builtin_convertvector(load<quarter_bvec>(p), fvec); }
-INLINE fvec load_i8(const int8_t* p) { return __builtin_convertvector(load<quarter_svec>(p), fvec); }
+INLINE fvec load_u8(const uint8_t* p) {
+#if defined(HEADRACE_AVX512VNNI)
+  return (fvec)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(HEADRACE_AVX2)
+  return (fvec)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+  return __builtin_convertvector(load<quarter_bvec>(p), fvec);
+#endif
+}
+
+INLINE fvec load_i8(const int8_t* p) {
+#if defined(HEADRACE_AVX512VNNI)
+  return (fvec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(HEADRACE_AVX2)
+  return (fvec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+  return __builtin_convertvector(load<quarter_svec>(p), fvec);
+#endif
+}
 
 // Natural exponential for x <= 88, within 2 units in the last place; 0 below -87. The only one in the house.
 INLINE f32x16 exp(f32x16 x) {

@@ -13,21 +13,25 @@ namespace headrace {
 
 enum class Yield : uint8_t { token = 1, logits = 2, hidden = 3 };
 
-// The paged cache of one group of layers. A block holds, for each layer, keys [kv_head][head_dim][16] and then values
-// [kv_head][16][head_dim], as half floats.
+// The paged cache of one group of layers. A block holds, for each layer and key-value head, keys [head_dim][16] and,
+// after all heads' keys, values [16][head_dim]: half floats, or bytes followed by float scales,
+// [head_dim/kKeyGroup][16] of the keys and [16] of the values.
 struct Cache {
   int layers = 0, kv_heads = 0, head_dim = 0, blocks = 0;
+  bool int8 = false;
   Mapping memory;
 
-  size_t head_elements() const { return size_t(head_dim) * kBlock; }
-  size_t block_elements() const { return 2 * size_t(layers) * kv_heads * head_elements(); }
-  size_t block_bytes() const { return block_elements() * sizeof(uint16_t); }
-  uint16_t* keys(int block, int layer, int head) const {
-    return memory.as<uint16_t>() + block * block_elements() + (size_t(2 * layer) * kv_heads + head) * head_elements();
+  size_t elements() const { return size_t(head_dim) * kBlock; }
+  size_t key_bytes() const {
+    return int8 ? elements() + head_dim / kKeyGroup * kBlock * sizeof(float) : elements() * sizeof(uint16_t);
   }
-  uint16_t* values(int block, int layer, int head) const {
-    return keys(block, layer, head) + size_t(kv_heads) * head_elements();
+  size_t value_bytes() const { return int8 ? elements() + kBlock * sizeof(float) : elements() * sizeof(uint16_t); }
+  size_t layer_bytes() const { return size_t(kv_heads) * (key_bytes() + value_bytes()); }
+  size_t block_bytes() const { return layers * layer_bytes(); }
+  uint8_t* keys(int block, int layer, int head) const {
+    return memory.data() + block * block_bytes() + layer * layer_bytes() + head * key_bytes();
   }
+  uint8_t* values(int block, int layer, int head) const { return keys(block, layer, kv_heads) + head * value_bytes(); }
 };
 
 // Neighbouring rows of one sequence whose queries are computed together, and which parts of the context of.

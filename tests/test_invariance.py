@@ -37,7 +37,8 @@ class Model(NamedTuple):
 
     @cache  # noqa: B019 - the few models of this file live as long as its tests
     def backend(self, threads: int = 2) -> CpuBackend:
-        return CpuBackend(self.weights, threads=threads, isa=self.isa)
+        kv_dtype = "int8" if "int8" in self.name else "f16"
+        return CpuBackend(self.weights, threads=threads, isa=self.isa, kv_dtype=kv_dtype)
 
     @cache  # noqa: B019
     def prompt(self) -> tuple[int, ...]:
@@ -57,18 +58,22 @@ class Run(NamedTuple):
     cached: int
 
 
-@pytest.fixture(scope="module", params=["synthetic", "smollm2-135m"])
+@pytest.fixture(scope="module", params=["synthetic", "synthetic, int8 cache", "smollm2-135m"])
 def weights(request, synthetic_model, model_path) -> Iterator[tuple[str, GgufFile]]:
-    path = synthetic_model if request.param == "synthetic" else model_path(request.param)
+    path = synthetic_model if is_small(request.param) else model_path(request.param)
     with GgufFile(path) as weights:
         yield request.param, weights
+
+
+def is_small(name: str) -> bool:
+    return name.startswith("synthetic")
 
 
 @pytest.fixture(scope="module", params=ISAS)
 def model(request, weights) -> Model:
     name, file = weights
     # Three parts of 256 tokens; two where the model is large and the kernels are slow.
-    length = 530 if name == "synthetic" or request.param == ISAS[0] else 275
+    length = 530 if is_small(name) or request.param == ISAS[0] else 275
     return Model(name, file, request.param, length)
 
 
@@ -107,7 +112,7 @@ def assert_same(found: Run, plain: Run, start: int = 0) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 512])
 def test_however_the_prompt_is_chunked(model, chunk):
-    length = model.length if model.name == "synthetic" or chunk > 1 else 40
+    length = model.length if is_small(model.name) or chunk > 1 else 40
     prompt = model.prompt()[:length]
     found = run(model.backend(), prompt, chunk=chunk)
     assert np.array_equal(found.logits, model.plain().logits[:length])
@@ -127,7 +132,7 @@ def test_in_batches_of_1_to_67_rows_of_strangers(model):
     table = [*blocks_for(model.length, first=100)]
     backend.collect(backend.submit(step_plan(Rows(prompt[:512], table, yielding="none"))))
     plain = model.plain().logits
-    counts = range(1, 68) if model.name == "synthetic" or model.isa == ISAS[0] else (1, 2, 3, 5, 13, 32, 67)
+    counts = range(1, 68) if is_small(model.name) or model.isa == ISAS[0] else (1, 2, 3, 5, 13, 32, 67)
     draw = np.random.default_rng(5)
     tokens = set()
     for rows in counts:
@@ -151,7 +156,7 @@ def test_in_batches_of_1_to_67_rows_of_strangers(model):
 @pytest.mark.parametrize("offset", range(16))
 def test_after_a_prefix_hit_at_every_offset_within_a_block(model, offset):
     prompt = model.prompt()
-    if model.name != "synthetic" and (model.isa != ISAS[0] or offset % 5):
+    if not is_small(model.name) and (model.isa != ISAS[0] or offset % 5):
         prompt = prompt[:60]
     hit = len(prompt) // 32 * 16 + offset
     engine = Engine(model.backend(), EngineConfig(cache_blocks=80))

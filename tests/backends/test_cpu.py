@@ -72,6 +72,19 @@ def test_every_format_stays_near_the_reference(isa, kind, architecture, tmp_path
     assert np.abs(found - expected).mean() < bound
 
 
+def test_an_int8_cache_stays_near_the_reference(isa, synthetic_model):
+    weights = GgufFile(synthetic_model)
+    cpu = CpuBackend(weights, threads=2, isa=isa, kv_dtype="int8")
+    reference = ReferenceBackend(weights, cache_dtype="f16")
+    for backend in (cpu, reference):
+        backend.allocate_cache([8])
+    found = log_softmax_rows(teacher_forced(cpu, TOKENS))
+    expected = log_softmax_rows(teacher_forced(reference, TOKENS))
+    assert np.abs(found - expected).mean() < 0.05
+    assert cpu.cache_spec.bytes_per_block() < 0.6 * reference.cache_spec.bytes_per_block()
+    assert len(cpu.export_block(0, 0)) == cpu.cache_spec.bytes_per_block()
+
+
 def log_softmax_rows(logits: np.ndarray) -> np.ndarray:
     return np.stack([log_softmax(row) for row in logits])
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 BLOCK_TOKENS = 16
 """Tokens in a block, on every backend: the unit of allocation, sharing, transfer and the prefix tree."""
 
-CACHE_DTYPES = {"f16": 2, "f32": 4}
-"""Cache element types and their size in bytes."""
-
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
@@ -23,13 +20,19 @@ class CacheGroup:
     kv_heads: int
     head_dim: int
     dtype: str = "f16"
+    """f16, f32, or int8, which has float scales: for every 16 elements of a key, and for each value."""
     window: int | None = None
     """Tokens a layer looks back, None for all."""
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block: keys and values of BLOCK_TOKENS tokens in every layer of the group."""
-        return 2 * len(self.layers) * self.kv_heads * self.head_dim * BLOCK_TOKENS * CACHE_DTYPES[self.dtype]
+        key_and_value = {
+            "f16": 2 * 2 * self.head_dim,
+            "f32": 2 * 4 * self.head_dim,
+            "int8": 2 * self.head_dim + 4 * (self.head_dim // 16) + 4,
+        }
+        return len(self.layers) * self.kv_heads * key_and_value[self.dtype] * BLOCK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class ReferenceBackend(Backend):
     """
 
     def __init__(self, weights: Weights, *, cache_dtype: str = "f32", max_rows: int = 512) -> None:
-        """`cache_dtype` is a key of CACHE_DTYPES. Raises ModelFileError for a model that cannot run."""
+        """`cache_dtype` is f16 or f32. Raises ModelFileError for a model that cannot run."""
         config = ModelConfig.from_weights(weights)
         graph = build_graph(config, weights)
         check_tensors(graph, config, weights)

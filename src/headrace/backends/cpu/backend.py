@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -37,7 +38,13 @@ class CpuBackend:
     """Implements `headrace.backends.base.Backend`."""
 
     def __init__(
-        self, weights: Weights, *, threads: int, isa: str | None = None, max_rows: int = 512
+        self,
+        weights: Weights,
+        *,
+        threads: int,
+        isa: str | None = None,
+        max_rows: int = 512,
+        kv_dtype: Literal["f16", "int8"] = "f16",
     ) -> None:
         """Packs the weights. Raises ModelFileError for a model that is broken or not supported."""
         self.isa, numerics = choose_isa(isa)
@@ -46,13 +53,20 @@ class CpuBackend:
         graph = build_graph(config, weights)
         check_tensors(graph, config, weights)
         self._model: _native.Model | None = compile_plan(
-            graph, config, weights, isa=self.isa, threads=threads, max_rows=max_rows
+            graph,
+            config,
+            weights,
+            isa=self.isa,
+            threads=threads,
+            max_rows=max_rows,
+            int8_cache=kv_dtype == "int8",
         )
         self._config = config
         self._max_rows = max_rows
         self._plan: StepPlan | None = None
-        group = CacheGroup("main", tuple(range(config.layers)), config.kv_heads, config.head_dim)
-        self._cache_spec = CacheSpec((group,), layout="keys-by-element-f16")
+        layers = tuple(range(config.layers))
+        group = CacheGroup("main", layers, config.kv_heads, config.head_dim, kv_dtype)
+        self._cache_spec = CacheSpec((group,), layout=f"keys-by-element-{kv_dtype}")
         self._fingerprint = Fingerprint(
             weights=weights.digest(),
             layout=self._cache_spec.layout,
@@ -84,7 +98,9 @@ class CpuBackend:
 
     def allocate_cache(self, blocks: Sequence[int]) -> None:
         (group,), (count,) = self._cache_spec.groups, blocks
-        self._native_model.allocate_cache(len(group.layers), group.kv_heads, group.head_dim, count)
+        self._native_model.allocate_cache(
+            len(group.layers), group.kv_heads, group.head_dim, group.dtype == "int8", count
+        )
 
     def submit(self, plan: StepPlan) -> Ticket:
         assert self._plan is None, "one step is in flight at a time"

@@ -23,7 +23,14 @@ _FLOATS = {TensorType.F32, TensorType.F16, TensorType.BF16}
 
 
 def compile_plan(
-    graph: Graph, config: ModelConfig, weights: Weights, *, isa: str, threads: int, max_rows: int
+    graph: Graph,
+    config: ModelConfig,
+    weights: Weights,
+    *,
+    isa: str,
+    threads: int,
+    max_rows: int,
+    int8_cache: bool,
 ) -> _native.Model:
     """A plan that is ready but for its cache. The graph's tensors have been checked against `config`."""
     if config.head_dim % 32:
@@ -31,7 +38,7 @@ def compile_plan(
             f"{config.architecture}.attention.key_length: heads of {config.head_dim} are not supported, "
             "only multiples of 32"
         )
-    compiler = _Compiler(graph, config, weights, _native.Model(isa, threads, max_rows))
+    compiler = _Compiler(graph, config, weights, _native.Model(isa, threads, max_rows), int8_cache)
     compiler.compile()
     return compiler.model
 
@@ -51,7 +58,10 @@ def _inputs(op: Op) -> tuple[Value, ...]:
 
 
 class _Compiler:
-    def __init__(self, graph: Graph, config: ModelConfig, weights: Weights, model: _native.Model) -> None:
+    def __init__(
+        self, graph: Graph, config: ModelConfig, weights: Weights, model: _native.Model, int8_cache: bool
+    ) -> None:
+        self.int8_cache = int8_cache
         self.graph, self.config, self.weights, self.model = graph, config, weights, model
         self.producer = {op.out: op for op in graph.ops}
         self.readers: defaultdict[Value, list[Op]] = defaultdict(list)
@@ -185,8 +195,36 @@ class _Compiler:
             rope.pairing == "halves",
             self._vector(rope.factors),
             op.scale,
+            self._key_factors(op) if self.int8_cache else -1,
             out,
         )
+
+    def _key_factors(self, op: Attention) -> int:
+        """Powers of two near the magnitudes of a key's elements, equal for elements that rotate together.
+
+        Some models have keys whose biases dwarf all else; rounded to int8 as they are, little is left of the
+        other elements. Magnitudes are estimated from the weights: a normed input has unit variance.
+        """
+        rope = self.producer[op.key]
+        assert isinstance(rope, Rope)
+        linear = self.producer[rope.x]
+        assert isinstance(linear, Linear)
+        norm = self.producer[linear.x]
+        matrix = dequantize(self.weights.tensor(linear.weight))
+        if isinstance(norm, RmsNorm):
+            matrix = matrix * dequantize(self.weights.tensor(norm.weight))
+        size = 3 * np.sqrt((matrix**2).sum(axis=1))
+        if linear.bias is not None:
+            size += np.abs(dequantize(self.weights.tensor(linear.bias)))
+        size = size.reshape(op.kv_heads, op.head_dim)
+        rotated = size[:, : rope.dims]
+        shape = (op.kv_heads, 2, -1) if rope.pairing == "halves" else (op.kv_heads, -1, 2)
+        pairs = rotated.reshape(shape)
+        rotated[:] = np.broadcast_to(pairs.max(axis=shape.index(2), keepdims=True), pairs.shape).reshape(
+            rotated.shape
+        )
+        factors = np.exp2(np.round(np.log2(np.maximum(size, 2.0**-20))))
+        return self.model.add_vector(factors.astype(np.float32).reshape(-1))
 
     def _head(self, norm: RmsNorm) -> None:
         (linear,) = (op for op in self.readers[norm.out] if isinstance(op, Linear))
