@@ -20,8 +20,9 @@ _ELSEWHERE = {
 }
 """Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
 
-_BENCHES = ("accuracy", "throughput", "prefix", "serve")
+_BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve")
 _ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens")
+_SPECULATION = ("speculate", "draft_model", "draft_tokens")
 
 
 class _Verbs(click.Group):
@@ -67,7 +68,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 
 
 @cli.command()
-@options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache")
+@options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @options("max_queue", "max_body_mib", "drain_seconds")
 def serve(
     host: str, port: int, max_queue: int, max_body_mib: int, drain_seconds: float, **engine: Any
@@ -84,7 +85,7 @@ def serve(
 @options("model")
 @click.option("--url", envvar="HEADRACE_URL", help="Talk to a running server instead of loading a model.")
 @click.option("--system", help="What the model is told before the conversation.")
-@options("max_tokens", "temperature", "top_p", "seed", *_ENGINE)
+@options("max_tokens", "temperature", "top_p", "seed", *_ENGINE, *_SPECULATION)
 @click.pass_context
 def chat(
     ctx: click.Context,
@@ -114,7 +115,7 @@ def chat(
 
 @cli.command()
 @click.argument("prompt")
-@options("model", "max_tokens", "temperature", "top_p", "seed", *_ENGINE)
+@options("model", "max_tokens", "temperature", "top_p", "seed", *_ENGINE, *_SPECULATION)
 def generate(
     prompt: str,
     max_tokens: int,

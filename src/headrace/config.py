@@ -6,6 +6,7 @@ the file its keys from there.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from click.core import ParameterSource
 from headrace.errors import ConfigError
 
 FILE = "headrace.toml"
+MAX_THREADS = 1024
+"""More are a mistake of the user, and more than a system may give."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,14 +37,24 @@ class Setting:
     """Where the flag is not just the name behind two dashes."""
 
 
+class _Finite(click.FloatRange):
+    """A number in a range; infinity and "not a number", which are in many ranges, are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
 _COUNT = click.IntRange(min=1)
-_SIZE = click.FloatRange(min=0, min_open=True)
+_SIZE = _Finite(min=0, min_open=True)
 
 SETTINGS: dict[str, Setting] = {
     "model": Setting(str, "Name of a model, or path of a GGUF file.", "smollm2-135m"),
     "host": Setting(str, "Address to listen on.", "127.0.0.1"),
     "port": Setting(click.IntRange(0, 65535), "Port to listen on; 0 takes a free one.", 8000),
-    "threads": Setting(_COUNT, "Threads that compute. [default: the usable cores]"),
+    "threads": Setting(click.IntRange(1, MAX_THREADS), "Threads that compute. [default: the usable cores]"),
     "context_length": Setting(_COUNT, "Most tokens of prompt and answer. [default: the model's]"),
     "cache_gib": Setting(_SIZE, "Size of the KV cache in GiB. [default: a share of the free memory]"),
     "cache_tokens": Setting(_COUNT, "Size of the KV cache in tokens, instead of --cache-gib."),
@@ -50,18 +63,25 @@ SETTINGS: dict[str, Setting] = {
     "prefix_cache": Setting(
         bool, "Reuse what prompts have in common.", True, flags="--prefix-cache/--no-prefix-cache"
     ),
+    "speculate": Setting(
+        click.Choice(["none", "prompt-lookup", "draft"]),
+        "Draft tokens and verify several in a step: same answers, sooner.",
+        "none",
+    ),
+    "draft_model": Setting(str, "Smaller model of the same vocabulary, for --speculate draft."),
+    "draft_tokens": Setting(_COUNT, "Most tokens drafted at a time for a sequence.", 8),
     "max_queue": Setting(
         _COUNT, "Sequences that may wait for their first token before clients get 429.", 512
     ),
     "max_body_mib": Setting(_COUNT, "Largest request body, in MiB.", 8),
-    "drain_seconds": Setting(click.FloatRange(min=0), "Time for running requests to end at a SIGTERM.", 30.0),
+    "drain_seconds": Setting(_Finite(min=0), "Time for running requests to end at a SIGTERM.", 30.0),
     "max_tokens": Setting(_COUNT, "Most tokens of an answer.", 512),
     "temperature": Setting(
-        click.FloatRange(0, 2),
+        _Finite(0, 2),
         "Spread of the choice of tokens; 0 takes the likeliest. [default: the model's]",
     ),
     "top_p": Setting(
-        click.FloatRange(0, 1, min_open=True),
+        _Finite(0, 1, min_open=True),
         "Choose among the likeliest tokens up to this sum. [default: the model's]",
     ),
     "seed": Setting(int, "Same seed, same answer. [default: random]"),
@@ -137,6 +157,8 @@ def explain(error: click.BadParameter) -> ConfigError | None:
     """The error with the name of where the value stands: a flag, a variable, or a key of the file."""
     if error.param is None or error.param.name is None or error.ctx is None:
         return None
+    if isinstance(error, click.MissingParameter):
+        return None  # click's own words, with the usage, say more
     name = error.param.name
     source = error.ctx.get_parameter_source(name)
     if source is ParameterSource.ENVIRONMENT:

@@ -10,12 +10,13 @@ import pytest
 
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.sampling import SamplingParams
-from headrace.errors import RequestError
+from headrace.errors import ConfigError, RequestError
 from headrace.models.vocabulary import Vocabulary
 from headrace.worker.generator import Generator
 from headrace.worker.loader import LoadedModel, load, open_model
 from headrace.worker.messages import Submit, TokenEvent
 from headrace.worker.settings import WorkerSettings
+from synthetic import write_synthetic
 
 
 @contextmanager
@@ -68,3 +69,47 @@ def test_the_models_context_is_lowered_to_what_the_engine_can_hold(synthetic_mod
         assert loaded.context_length == 17 * BLOCK_TOKENS <= loaded.engine.longest_request
         events = answered(generator, "whole", [1] * 17 * (BLOCK_TOKENS - 1))
         assert sum(len(event.token_ids) for event in events) == 17
+
+
+def test_a_stop_string_ends_the_answer_at_the_same_token_when_several_come_at_once(
+    synthetic_model: Path,
+) -> None:
+    """The model drafts for itself, so that every draft is right."""
+
+    def answer(stop: list[str], **speculation: str) -> tuple[str, list[int], str | None, list[object]]:
+        settings = WorkerSettings(model=str(synthetic_model), threads=1, cache_tokens=512, **speculation)
+        opened = open_model(settings.model)
+        with closing(load(opened, settings)) as loaded:
+            generator = Generator(loaded, Vocabulary(opened.weights.metadata))
+            sampling = SamplingParams(temperature=1.0, seed=4)
+            generator.submit(Submit("r", [1, 2, 3], 60, sampling, stop=stop, ignore_eos=True, top_logprobs=1))
+            events = []
+            while generator.begin():
+                events += generator.complete()
+            if speculation:
+                assert loaded.engine.stats.accepted_tokens > 0
+        return (
+            "".join(event.text for event in events),
+            [token for event in events for token in event.token_ids],
+            events[-1].finish_reason,
+            [entry for event in events for entry in event.logprobs],
+        )
+
+    drafting = {"speculate": "draft", "draft_model": str(synthetic_model)}
+    text, tokens, _, logprobs = answer([])
+    assert len(tokens) == len(logprobs) == 60
+    for place in (5, len(text) // 2, len(text) - 6):
+        stop = [text[place : place + 3]]
+        plain = answer(stop)
+        assert plain[2] == "stop" and len(plain[1]) == len(plain[3]) < 60
+        assert answer(stop, **drafting) == plain
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(synthetic_model: Path, tmp_path: Path) -> None:
+    other = write_synthetic(tmp_path / "other.gguf", layers=1)
+    data = other.read_bytes()
+    assert data.count(b"hello") == 1
+    other.write_bytes(data.replace(b"hello", b"hallo"))
+    settings = WorkerSettings(model=str(synthetic_model), speculate="draft", draft_model=str(other))
+    with pytest.raises(ConfigError, match="vocabulary"):
+        load(open_model(settings.model), settings)

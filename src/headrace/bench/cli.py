@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.bench import accuracy, prefix, throughput
+from headrace.bench import accuracy, prefix, speculation, throughput
 from headrace.bench.output import print_result
 from headrace.bench.serve.cli import serve_command
 from headrace.config import options
+from headrace.worker.settings import WorkerSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -59,6 +60,29 @@ def throughput_command(
 def prefix_command(model: str, threads: int | None, as_json: bool) -> None:
     """Measure what a shared prefix saves."""
     print_result(prefix.run(model, threads), as_json)
+
+
+@bench.command("speculation")
+@_common
+@click.option(
+    "--prompts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help='Lines of JSON with the key "prompt", as HumanEval\'s file; may be gzip-compressed.',
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Take only the first of them.")
+@click.option(
+    "--tokens", type=click.IntRange(min=2), default=256, show_default=True, help="Tokens after each prompt."
+)
+@options("speculate", "draft_model", "draft_tokens")
+def speculation_command(
+    model: str, as_json: bool, prompts: Path, limit: int | None, tokens: int, **settings: Any
+) -> None:
+    """Measure what speculation gains, and that it changes no token."""
+    if settings["speculate"] == "none":
+        settings["speculate"] = "prompt-lookup" if settings["draft_model"] is None else "draft"
+    worker = WorkerSettings(model=model, max_running=1, **settings)
+    print_result(speculation.run(worker, prompts, limit=limit, tokens=tokens), as_json)
 
 
 def _sizes(text: str) -> list[int]:

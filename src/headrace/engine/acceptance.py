@@ -31,7 +31,7 @@ class Acceptance:
     """The chance that a token of a grade is right, where all before it were."""
 
     def __init__(self) -> None:
-        self._all: dict[int, _Rate] = defaultdict(lambda: _Rate(2.0, 4.0))
+        self._all: dict[int, _Rate] = defaultdict(lambda: _Rate(3.6, 4.0))  # so that each grade is tried
         self._own: dict[Sequence, dict[int, _Rate]] = {}
 
     def rate(self, seq: Sequence, grade: int) -> float:

@@ -149,7 +149,7 @@ class ModelDrafter:
 
 
 def _follow(mirror: Sequence, seq: Sequence) -> None:
-    """Give the mirror the tokens of its sequence, keeping what it has computed of them."""
+    """Give the mirror the tokens of its sequence, keeping what it has computed of all but the last."""
     known = mirror.prompt_length
     for mine, theirs in zip(mirror.tokens[known:], seq.tokens[known:], strict=False):
         if mine != theirs:
@@ -158,3 +158,5 @@ def _follow(mirror: Sequence, seq: Sequence) -> None:
     mirror.truncate(known)
     for token in seq.tokens[known:]:
         mirror.append(token)
+    # A drafted token that was not verified, and came nonetheless, may be the last: it is computed once more.
+    mirror.computed = min(mirror.computed, len(mirror.tokens) - 1)

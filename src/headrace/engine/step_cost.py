@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _MEMORY = 0.03
 """Weight of the newest observation: some thirty steps are remembered."""
-_PRIOR = 2.0
+_PRIOR = 0.5
 """How much the cost of a row that was assumed weighs against what is observed; a variance, in rows²."""
 
 

@@ -32,6 +32,8 @@ _COUNTERS = {
     "headrace_engine_generated_tokens": ("Tokens sampled.", "generated_tokens"),
     "headrace_preemptions": ("Sequences set back for want of blocks.", "preemptions"),
     "headrace_steps": ("Steps computed.", "steps"),
+    "headrace_drafted_tokens": ("Tokens drafted and verified.", "drafted_tokens"),
+    "headrace_accepted_tokens": ("Drafted tokens that were right.", "accepted_tokens"),
 }
 
 

@@ -44,7 +44,9 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
     `tell` is given the lines for the user. Raises HeadraceError where the server cannot start.
     """
     with listen(settings.host, settings.port) as sock:
-        resolve(settings.worker.model)
+        for name in (settings.worker.model, settings.worker.draft_model):
+            if name is not None:
+                resolve(name)
         tell(f"loading {settings.worker.model}")
         model = open_model(settings.worker.model)
         uvloop.run(_serve(settings, model, ModelPrompter(model), sock, tell))

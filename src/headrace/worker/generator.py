@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 
 from headrace.backends.step import TopLogprobs
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
@@ -34,6 +35,7 @@ class Generator:
         self._vocabulary = vocabulary
         self._engine = loaded.engine
         self._live: dict[str, _Live] = {}
+        self._began = self._submitted = 0.0
 
     @property
     def live(self) -> int:
@@ -69,11 +71,16 @@ class Generator:
 
     def begin(self) -> bool:
         """Submits the next step; False where there is nothing to compute."""
-        return self._engine.submit()
+        self._began = perf_counter()
+        computing = self._engine.submit()
+        self._submitted = perf_counter()
+        return computing
 
     def complete(self) -> list[TokenEvent]:
         """Waits for the step; what it brought. Requests that met a stop string have ended."""
-        return [self._event(live, out) for out in self._engine.collect() if (live := self._live.get(out.id))]
+        outputs = self._engine.collect()
+        self._engine.observe(self._submitted - self._began, perf_counter() - self._submitted)
+        return [self._event(live, out) for out in outputs if (live := self._live.get(out.id))]
 
     def stats(self) -> Stats:
         """The engine's gauges and counters."""

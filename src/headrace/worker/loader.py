@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.backends.base import Backend
@@ -17,6 +18,7 @@ from headrace.models.weights import Weights
 from headrace.worker.cache_size import CacheSize, cache_size
 from headrace.worker.host import free_memory, usable_cpus
 from headrace.worker.settings import WorkerSettings
+from headrace.worker.speculate import check_vocabularies, make_speculation
 
 log = logging.getLogger("headrace.worker")
 
@@ -54,6 +56,8 @@ class LoadedModel:
     def close(self) -> None:
         """Releases threads and memory."""
         self.backend.close()
+        if self.engine.speculation is not None:
+            self.engine.speculation.close()
 
 
 def open_model(model: str) -> OpenModel:
@@ -79,9 +83,15 @@ def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
     Raises:
         ModelFileError: a tensor is broken or unsupported.
         ConfigError, CacheTooSmallError: the cache that the settings ask for cannot be had.
+        ModelNotFoundError, DownloadError, ConfigError: there is no draft model, or it is of another kind.
     """
+    draft = None if settings.draft_model is None else open_model(settings.draft_model)
+    if draft is not None:
+        check_vocabularies(model.weights, draft.weights, draft.name)
     backend = make_backend(model.weights, settings)
-    size = _size_cache(backend, model.config, settings)
+    draft_backend = None if draft is None else make_backend(draft.weights, settings)
+    backends = [backend] if draft_backend is None else [backend, draft_backend]
+    size = _size_cache(backends, model.config, settings)
     engine = Engine(
         backend,
         EngineConfig(
@@ -89,6 +99,7 @@ def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
             max_running=settings.max_running,
             cache_blocks=size.blocks,
         ),
+        make_speculation(settings, draft_backend, size.blocks),
     )
     return LoadedModel(
         name=model.name,
@@ -112,9 +123,10 @@ def make_backend(weights: Weights, settings: WorkerSettings) -> Backend:
     return CpuBackend(weights, threads=threads, max_rows=settings.max_batch_tokens)
 
 
-def _size_cache(backend: Backend, config: ModelConfig, settings: WorkerSettings) -> CacheSize:
+def _size_cache(backends: Iterable[Backend], config: ModelConfig, settings: WorkerSettings) -> CacheSize:
+    """Each backend's cache holds as many tokens as the others'."""
     size = cache_size(
-        block_bytes=backend.cache_spec.bytes_per_block(),
+        block_bytes=sum(backend.cache_spec.bytes_per_block() for backend in backends),
         model_context=config.context_length,
         context_length=settings.context_length,
         max_running=settings.max_running,

@@ -32,12 +32,21 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The most tokens of prompt and output together; None: the model's, or what the cache can hold."""
     prefix_cache: bool = True
     """False computes every prompt in full."""
+    speculate: Literal["none", "prompt-lookup", "draft"] = "none"
+    """Whence drafted tokens: nowhere, the sequence itself, `draft_model`. No output depends on it."""
+    draft_model: str | None = None
+    """As `model`; smaller, and of the same vocabulary."""
+    draft_tokens: int = 8
+    """The most tokens drafted at a time for a sequence; fewer where they would not pay."""
 
     def __post_init__(self) -> None:
-        for name in ("threads", "max_batch_tokens", "max_running", "cache_tokens", "cache_bytes"):
+        numbers = "threads", "max_batch_tokens", "max_running", "cache_tokens", "cache_bytes", "draft_tokens"
+        for name in numbers:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name.replace('_', '-')} must be at least 1, not {value}")
+        if (self.speculate == "draft") != (self.draft_model is not None):
+            raise ConfigError("speculate = draft and draft-model go together: give both or neither")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
