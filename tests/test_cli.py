@@ -53,6 +53,13 @@ def test_help_lists_the_verbs_without_loading_them() -> None:
     assert run.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(("verb", "argument"), [("generate", "PROMPT"), ("pull", "NAME")])
+def test_an_argument_that_is_left_out_is_named(verb: str, argument: str) -> None:
+    result = headrace(verb)
+    assert result.returncode == 2
+    assert f"Missing argument '{argument}'" in result.stderr
+
+
 def test_the_version_is_told() -> None:
     assert headrace("--version").stdout == f"headrace {__version__}\n"
 

@@ -70,6 +70,12 @@ def test_a_wrong_value_is_blamed_on_where_it_stands(monkeypatch: pytest.MonkeyPa
         shown()
 
 
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "0", "1e400"])
+def test_a_size_must_be_a_finite_number(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--cache-gib: "):
+        shown("--cache-gib", value)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
