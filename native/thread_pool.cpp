@@ -48,10 +48,17 @@ constexpr auto kPatience = std::chrono::microseconds(300);  // the pause between
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+  try {
+    for (int i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+  } catch (...) {  // the system gives no more threads
+    stop();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_ = true;
   ++epoch_;
   epoch_.notify_all();

@@ -37,6 +37,7 @@ class ThreadPool {
     int items = 0;
   };
 
+  void stop();
   void serve();
   void participate();
 
