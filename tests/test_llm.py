@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,10 @@ def test_control_tokens_in_user_text_are_text(llm: LLM) -> None:
         ({"top_p": 0}, "top_p"),
         ({"top_k": -3}, "top_k"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 2.5}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"seed": "x"}, "seed"),
+        ({"top_k": 2.5}, "top_k"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_by_name(
@@ -123,6 +128,30 @@ def test_one_bad_prompt_refuses_the_call_and_leaves_nothing_behind(llm: LLM) -> 
     with pytest.raises(RequestError, match="context"):
         llm.generate(["good", [1] * 5000])
     assert (llm.stats().running, llm.stats().waiting) == (0, 0)
+
+
+def test_threads_that_share_a_model_are_answered_as_if_alone(llm: LLM) -> None:
+    prompts = ["hello world", "the sea", "and in the", "here"]
+
+    def text(prompt: str) -> str:
+        return "".join(llm.stream(prompt, max_tokens=24, temperature=0, ignore_eos=True))
+
+    alone = [text(prompt) for prompt in prompts]
+    before = llm.stats().steps
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert list(pool.map(text, prompts * 3)) == alone * 3
+    assert llm.stats().steps - before < 12 * 24  # they share steps
+    assert (llm.stats().running, llm.stats().waiting) == (0, 0)
+
+
+def test_texts_and_token_ids_do_not_mix(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="not a mixture"):
+        llm.generate([1, "the sea"])  # type: ignore[list-item]
+
+
+def test_messages_that_are_no_mappings_are_refused(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="'role' and 'content'"):
+        llm.chat("hello")  # type: ignore[arg-type]
 
 
 def test_unknown_options_and_settings_are_refused(llm: LLM) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -76,7 +77,7 @@ class Completion:
 
 
 class LLM:
-    """A loaded model, for one thread at a time.
+    """A loaded model. Threads may share it: what they ask for at the same time is computed in one batch.
 
     with LLM("smollm2-135m") as llm:
         print(llm.generate("The capital of France is", max_tokens=8, temperature=0)[0].text)
@@ -105,6 +106,7 @@ class LLM:
         self._generator = Generator(self._loaded, self._tokenizer)
         self._events: dict[str, deque[TokenEvent]] = {}
         self._requests = 0
+        self._turn = threading.RLock()
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]:
         """Continues each prompt, all in one batch; completions in the order of the prompts.
@@ -146,6 +148,8 @@ class LLM:
         """The tokens of a conversation, up to where the model's answer begins."""
         if self._template is None:
             raise RequestError(f"{self._name} has no chat template: use generate", "messages")
+        if not all(isinstance(message, Mapping) for message in messages):
+            raise RequestError("messages are mappings with 'role' and 'content'", "messages")
         return self._template.encode(messages, self._tokenizer)
 
     def stats(self) -> Stats:
@@ -172,34 +176,39 @@ class LLM:
         sampling = _sampling(options, self._sampling)
         stop = options.get("stop", ())
         runs: list[_Run] = []
-        try:
-            for index, prompt in enumerate(prompts):
-                self._requests += 1
-                message = Submit(
-                    id=str(self._requests),
-                    prompt=prompt,
-                    max_tokens=options.get("max_tokens", 256),
-                    sampling=SamplingParams(**sampling, prompt_index=index),
-                    stop=[stop] if isinstance(stop, str) else list(stop),
-                    stop_token_ids=list(options.get("stop_token_ids", ())),
-                    ignore_eos=options.get("ignore_eos", False),
-                )
-                self._generator.submit(message)
-                self._events[message.id] = deque()
-                runs.append(_Run(message.id, len(prompt)))
-        except BaseException:
-            self._forget(runs)
-            raise
+        max_tokens = _whole("max_tokens", options.get("max_tokens", 256))
+        with self._turn:
+            try:
+                for index, prompt in enumerate(prompts):
+                    self._requests += 1
+                    message = Submit(
+                        id=str(self._requests),
+                        prompt=prompt,
+                        max_tokens=max_tokens,
+                        sampling=SamplingParams(**sampling, prompt_index=index),
+                        stop=[stop] if isinstance(stop, str) else list(stop),
+                        stop_token_ids=list(options.get("stop_token_ids", ())),
+                        ignore_eos=options.get("ignore_eos", False),
+                    )
+                    self._generator.submit(message)
+                    self._events[message.id] = deque()
+                    runs.append(_Run(message.id, len(prompt)))
+            except BaseException:
+                self._forget(runs)
+                raise
         return runs
 
     def _next(self, run: _Run) -> TokenEvent:
         """The request's next event; steps bring events of other requests too, which are kept for them."""
         events = self._events[run.id]
         while not events:
-            computing = self._generator.begin()
-            assert computing, "a request waits, but the engine has no step to compute"
-            for event in self._generator.complete():
-                self._events[event.id].append(event)
+            with self._turn:
+                if events:  # another thread's step brought one while this one waited for its turn
+                    break
+                computing = self._generator.begin()
+                assert computing, "a request waits, but the engine has no step to compute"
+                for event in self._generator.complete():
+                    self._events[event.id].append(event)
         return events.popleft()
 
     def _complete(self, run: _Run) -> Completion:
@@ -220,9 +229,10 @@ class LLM:
                 return
 
     def _forget(self, runs: list[_Run]) -> None:
-        for run in runs:
-            self._generator.cancel(run.id)
-            del self._events[run.id]
+        with self._turn:
+            for run in runs:
+                self._generator.cancel(run.id)
+                del self._events[run.id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +247,18 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several, as several: a list of numbers is the tokens of one."""
     if isinstance(prompts, str):
         return [prompts]
-    if prompts and all(isinstance(part, int) for part in prompts):
-        return [[part for part in prompts if isinstance(part, int)]]
-    return [part for part in prompts if not isinstance(part, int)]
+    tokens = [part for part in prompts if isinstance(part, int)]
+    texts = [part for part in prompts if not isinstance(part, int)]
+    if tokens and texts:
+        raise RequestError("prompts are texts, token ids, or lists of token ids, not a mixture", "prompts")
+    return [tokens] if tokens else texts
+
+
+def _whole(name: str, value: object) -> int:
+    """The option's value, which must be a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be a whole number, not {value!r}", name)
+    return value
 
 
 def _sampling(options: Options, defaults: SamplingDefaults) -> dict[str, Any]:
@@ -247,7 +266,11 @@ def _sampling(options: Options, defaults: SamplingDefaults) -> dict[str, Any]:
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
-    given = asdict(defaults) | {"seed": options.get("seed", secrets.randbits(64)) % 2**64}
+    seed = options.get("seed")
+    given: dict[str, Any] = asdict(defaults)
+    given["seed"] = secrets.randbits(64) if seed is None else _whole("seed", seed) % 2**64
+    if "top_k" in options:
+        _whole("top_k", options["top_k"])
     for name, (least, most) in _RANGES.items():
         value = options.get(name)
         if value is None:
