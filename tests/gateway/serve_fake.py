@@ -21,7 +21,17 @@ async def main(port: int, drain_seconds: float) -> None:
     def ready() -> None:
         print(sock.getsockname()[1], flush=True)
 
-    await serve(gateway, sock, drain_seconds=drain_seconds, ready=ready, stop_engines=engine.close)
+    def draining(running: int) -> None:
+        print("draining", running, flush=True)
+
+    await serve(
+        gateway,
+        sock,
+        drain_seconds=drain_seconds,
+        ready=ready,
+        draining=draining,
+        stop_engines=engine.close,
+    )
 
 
 asyncio.run(main(int(sys.argv[1]), float(sys.argv[2])))

@@ -72,6 +72,8 @@ def test_running_requests_finish_and_new_ones_are_refused(number: signal.Signals
         running = begin(pool, url, max_tokens=100)
         begin_draining(process, url, number)
         assert httpx.get(f"{url}/health").json()["status"] == "draining"
+        assert process.stdout is not None
+        assert process.stdout.readline() == "draining 1\n"
         refused = complete(url, 1)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "draining"

@@ -80,10 +80,23 @@ async def _serve(
             sample = _sample(url, model.name, prompter.chats)
             tell(f"serving {model.name} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
 
+        def draining(running: int) -> None:
+            tell(
+                f"ending; up to {settings.drain_seconds:g} s for what runs ({running}), "
+                "Ctrl-C again ends it at once"
+            )
+
         async def stop() -> None:
             await fleet.drain(_WORKER_EXIT_SECONDS)
 
-        await serve(gateway, sock, drain_seconds=settings.drain_seconds, ready=ready, stop_engines=stop)
+        await serve(
+            gateway,
+            sock,
+            drain_seconds=settings.drain_seconds,
+            ready=ready,
+            draining=draining,
+            stop_engines=stop,
+        )
     tell("ended")
 
 

@@ -60,12 +60,14 @@ async def serve(
     *,
     drain_seconds: float,
     ready: Callable[[], None],
+    draining: Callable[[int], None],
     stop_engines: Callable[[], Awaitable[None]],
 ) -> None:
     """Answers requests until SIGTERM or SIGINT, then drains and returns.
 
     While it drains, /health says so, new requests are refused, and running ones have `drain_seconds` to
-    finish; a second signal ends the wait. Then `stop_engines` ends what still runs.
+    finish; a second signal ends the wait. `draining` is told how many sequences run, where any do. Then
+    `stop_engines` ends what still runs.
     """
     config = uvicorn.Config(
         create_app(gateway),
@@ -87,6 +89,8 @@ async def serve(
             ready()
         await _first(stop.wait(), serving)
         gateway.admission.draining = True
+        if gateway.admission.admitted:
+            draining(gateway.admission.admitted)
         await _first(gateway.admission.idle(drain_seconds), hurry.wait())
         await stop_engines()
         await gateway.admission.idle(_LAST_WORDS_SECONDS)
