@@ -10,6 +10,7 @@ from headrace.backends.base import Backend
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.fingerprint import Fingerprint
 from headrace.engine.engine import Engine, EngineConfig
+from headrace.models.architectures import check_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.gguf import GgufFile
 from headrace.models.registry import resolve
@@ -69,6 +70,7 @@ def open_model(model: str) -> OpenModel:
     """
     local = resolve(model)
     weights = GgufFile(local.path)
+    check_architecture(weights.metadata.get("general.architecture"))
     return OpenModel(
         name=local.name,
         weights=weights,
