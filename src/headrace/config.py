@@ -58,6 +58,9 @@ SETTINGS: dict[str, Setting] = {
     "context_length": Setting(_COUNT, "Most tokens of prompt and answer. [default: the model's]"),
     "cache_gib": Setting(_SIZE, "Size of the KV cache in GiB. [default: a share of the free memory]"),
     "cache_tokens": Setting(_COUNT, "Size of the KV cache in tokens, instead of --cache-gib."),
+    "kv_dtype": Setting(
+        click.Choice(["f16", "int8"]), "Element type of the KV cache; int8 is half the size.", "f16"
+    ),
     "max_batch_tokens": Setting(_COUNT, "Most tokens that one step computes.", 512),
     "max_running": Setting(_COUNT, "Most sequences that run at the same time.", 64),
     "prefix_cache": Setting(

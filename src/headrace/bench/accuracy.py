@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -38,7 +39,9 @@ class Golden(msgspec.Struct, frozen=True):
     passages: list[Passage]
 
 
-def run(model: str, golden: Path, threads: int | None = None) -> dict[str, float | int]:
+def run(
+    model: str, golden: Path, threads: int | None = None, kv_dtype: Literal["f16", "int8"] = "f16"
+) -> dict[str, float | int]:
     """Compare a model, through scheduler, paged cache and kernels, with the passages of a golden file.
 
     Returns:
@@ -48,7 +51,8 @@ def run(model: str, golden: Path, threads: int | None = None) -> dict[str, float
         positions: how many there are.
     """
     passages = read_golden(golden).passages
-    loaded = load(open_model(model), WorkerSettings(model=model, threads=threads, prefix_cache=False))
+    settings = WorkerSettings(model=model, threads=threads, kv_dtype=kv_dtype, prefix_cache=False)
+    loaded = load(open_model(model), settings)
     try:
         requests = [
             replace(request, prompt_logits=True)

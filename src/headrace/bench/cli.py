@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -37,9 +37,12 @@ def _common(command: Command) -> Command:
     required=True,
     help="Golden values to compare with.",
 )
-def accuracy_command(model: str, threads: int | None, as_json: bool, golden: Path) -> None:
+@options("kv_dtype")
+def accuracy_command(
+    model: str, threads: int | None, as_json: bool, golden: Path, kv_dtype: Literal["f16", "int8"]
+) -> None:
     """Compare log-probabilities and greedy choices with a float32 computation."""
-    print_result(accuracy.run(model, golden, threads), as_json)
+    print_result(accuracy.run(model, golden, threads, kv_dtype), as_json)
 
 
 @bench.command("throughput")

@@ -10,6 +10,7 @@ from headrace.backends.base import Backend
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.fingerprint import Fingerprint
 from headrace.engine.engine import Engine, EngineConfig
+from headrace.errors import ConfigError
 from headrace.models.architectures import check_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.gguf import GgufFile
@@ -118,11 +119,15 @@ def make_backend(weights: Weights, settings: WorkerSettings) -> Backend:
     if settings.backend == "reference":
         from headrace.backends.reference import ReferenceBackend
 
+        if settings.kv_dtype == "int8":
+            raise ConfigError("kv-dtype: the reference backend has no int8 cache")
         return ReferenceBackend(weights, max_rows=settings.max_batch_tokens)
     from headrace.backends.cpu import CpuBackend
 
     threads = settings.threads or usable_cpus()
-    return CpuBackend(weights, threads=threads, max_rows=settings.max_batch_tokens)
+    return CpuBackend(
+        weights, threads=threads, max_rows=settings.max_batch_tokens, kv_dtype=settings.kv_dtype
+    )
 
 
 def _size_cache(backends: Iterable[Backend], config: ModelConfig, settings: WorkerSettings) -> CacheSize:
