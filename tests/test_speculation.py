@@ -12,6 +12,7 @@ import pytest
 from headrace.backends.cpu import CpuBackend
 from headrace.backends.sampling import SamplingParams
 from headrace.engine.engine import Engine, EngineConfig
+from headrace.engine.lookup_first import LookupFirst
 from headrace.engine.model_drafter import ModelDrafter
 from headrace.engine.prompt_lookup import PromptLookup
 from headrace.engine.request import Output, PrefixNamespace, Request
@@ -78,6 +79,7 @@ def drafters(
             "lookup": lambda answers: PromptLookup(),
             "same model": lambda answers: ModelDrafter(CpuBackend(same, threads=1), 64),
             "other model": lambda answers: ModelDrafter(CpuBackend(other, threads=1), 64),
+            "both": lambda answers: LookupFirst(ModelDrafter(CpuBackend(other, threads=1), 64)),
             "few blocks": lambda answers: ModelDrafter(CpuBackend(same, threads=1, max_rows=16), 8),
         }
 
@@ -121,7 +123,7 @@ def engine_of(
 
 
 @pytest.mark.parametrize("row_cost", [0.001, 0.2])
-@pytest.mark.parametrize("kind", ["told", "lookup", "same model", "other model", "few blocks"])
+@pytest.mark.parametrize("kind", ["told", "lookup", "same model", "other model", "both", "few blocks"])
 def test_every_answer_is_the_same_with_and_without(backend, synthetic_model, other_model, kind, row_cost):
     """However many of the drafted tokens are found worth a row."""
     requests = [

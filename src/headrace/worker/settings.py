@@ -35,7 +35,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool = True
     """False computes every prompt in full."""
     speculate: Literal["none", "prompt-lookup", "draft"] = "none"
-    """Whence drafted tokens: nowhere, the sequence itself, `draft_model`. No output depends on it."""
+    """Whence drafted tokens: nowhere, the text itself, `draft_model` too. No output depends on it."""
     draft_model: str | None = None
     """As `model`; smaller, and of the same vocabulary."""
     draft_tokens: int = 8

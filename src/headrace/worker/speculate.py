@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.backends.base import Backend
+from headrace.engine.lookup_first import LookupFirst
 from headrace.engine.model_drafter import ModelDrafter
 from headrace.engine.prompt_lookup import PromptLookup
 from headrace.engine.speculation import Speculation
@@ -27,5 +28,6 @@ def make_speculation(
     """None where the settings want none. The draft model's cache gets so many blocks in each group."""
     if settings.speculate == "none":
         return None
-    drafter = PromptLookup() if draft_backend is None else ModelDrafter(draft_backend, cache_blocks)
-    return Speculation(drafter, settings.draft_tokens)
+    if draft_backend is None:
+        return Speculation(PromptLookup(), settings.draft_tokens)
+    return Speculation(LookupFirst(ModelDrafter(draft_backend, cache_blocks)), settings.draft_tokens)
