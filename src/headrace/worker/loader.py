@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.models.architectures import check_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.gguf import GgufFile
-from headrace.models.registry import resolve
+from headrace.models.registry import resolve_to_run
 from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.weights import Weights
 from headrace.worker.cache_size import CacheSize, cache_size
@@ -69,7 +69,7 @@ def open_model(model: str) -> OpenModel:
         ModelNotFoundError, DownloadError: it cannot be had.
         ModelFileError: the file is broken or unsupported.
     """
-    local = resolve(model)
+    local = resolve_to_run(model)
     weights = GgufFile(local.path)
     check_architecture(weights.metadata.get("general.architecture"))
     return OpenModel(
