@@ -48,12 +48,14 @@ def expected_tokens(
 class FakeBackend:
     """Checks every plan it is given; computes when the step is collected, as late as a real one may."""
 
-    def __init__(self, groups: int = 1, max_rows: int = 4096):
+    def __init__(self, groups: int = 1, max_rows: int = 4096, *, sure: bool = False):
+        """`sure`: every token is reported as certain; else log-probabilities tell which token they are of."""
         spec = tuple(CacheGroup(f"group {g}", (g,), 1, 1) for g in range(groups))
         self.cache_spec = CacheSpec(spec, "fake")
         self.fingerprint = Fingerprint("fake", "fake", "fake", "f32")
         self.vocab_size = VOCAB
         self.max_rows = max_rows
+        self._sure = sure
         self.plans: list[StepPlan] = []
         self.tokens: list[np.ndarray] = []
         self.chains: list[np.ndarray] = []
@@ -135,10 +137,9 @@ class FakeBackend:
             seed = int(plan.sampling["seed"][y])
             tokens.append(_next_token(context, chain[-1], seed, history))
             n = int(plan.top_logprobs[y])
+            chosen = 0.0 if self._sure else -float(tokens[-1])
             logprobs.append(
-                TopLogprobs(-float(tokens[-1]), np.arange(n, dtype=np.int32), np.zeros(n, np.float32))
-                if n >= 0
-                else None
+                TopLogprobs(chosen, np.arange(n, dtype=np.int32), np.zeros(n, np.float32)) if n >= 0 else None
             )
         return StepResult(
             tokens=np.array(tokens, np.int32),

@@ -16,6 +16,7 @@ from engine.fake_drafter import FakeDrafter
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.sampling import SamplingParams
 from headrace.engine.engine import Engine, EngineConfig
+from headrace.engine.model_drafter import ModelDrafter
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
 from headrace.engine.sequence import Sequence, blocks_for
 from headrace.engine.speculation import Speculation
@@ -35,6 +36,25 @@ def test_any_schedule_does_so_with_drafted_tokens_too(seed: int):
     assert not drafter.known, "a sequence that ended was not forgotten"
     stats = schedule.engine.stats
     assert stats.accepted_tokens <= stats.drafted_tokens
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, id=f"seed{seed}-") for seed in range(300)])
+def test_a_model_that_drafts_keeps_in_step_and_frees_its_blocks(seed: int):
+    """It is the same model, so its drafts are right unless its cache is wrong."""
+    random = Random(seed)
+    smaller = FakeBackend(max_rows=random.choice((1, 7, 64, 512)), sure=True)
+    drafter = ModelDrafter(smaller, random.choice((1, 4, 20, 60)))
+    schedule = Schedule(seed, Speculation(drafter, random.choice((1, 3, 8, 40)), row_cost=0.001))
+    schedule.run()
+    stats = schedule.engine.stats
+    assert stats.accepted_tokens == stats.drafted_tokens
+    cache = drafter._cache
+    cache.tree.check_integrity()
+    while cache.tree.evict():
+        pass
+    for pool in cache.pools:
+        pool.check_integrity()
+        assert pool.free == pool.total
 
 
 class Schedule:

@@ -13,6 +13,7 @@ from engine.fake_backend import FakeBackend, expected_tokens
 from engine.fake_drafter import FakeDrafter
 from engine.helpers import request, run, step
 from headrace.engine.engine import Engine, EngineConfig
+from headrace.engine.model_drafter import ModelDrafter
 from headrace.engine.prompt_lookup import PromptLookup
 from headrace.engine.sequence import Sequence
 from headrace.engine.speculation import Ask, Draft, Speculation, count_accepted
@@ -147,3 +148,18 @@ def test_a_drafter_that_is_never_right_is_soon_asked_for_little():
     engine.add(request("r", range(10), 1000))
     assert run(engine)["r"] == expected_tokens(range(10), 1000)
     assert engine.stats.drafted_tokens < 100
+
+
+def test_a_model_drafts_nothing_while_prompts_fill_the_steps():
+    """And is asked again once they do not."""
+    smaller = FakeBackend(sure=True)
+    speculation = Speculation(ModelDrafter(smaller, 64), 8)
+    engine = Engine(FakeBackend(), EngineConfig(256, max_batch_tokens=64), speculation)
+    engine.add(request("decodes", range(10), 40))
+    step(engine)
+    engine.add(request("prefills", range(100, 400), 2))
+    for _ in range(4):
+        step(engine)
+        assert not smaller.plans
+    assert run(engine)["decodes"]
+    assert engine.stats.accepted_tokens == engine.stats.drafted_tokens > 0

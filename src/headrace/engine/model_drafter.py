@@ -65,9 +65,17 @@ class ModelDrafter:
 
     def propose(self, asks: Items[Ask], least_chance: float) -> list[Draft]:
         """As the protocol says. A sequence that has too much to catch up for one step drafts another time."""
-        drafting = [self._begin(ask, asks) for ask in asks]
-        active = [draft for draft in drafting if draft is not None]
         self.steps = 0
+        if least_chance >= 1:
+            return [Draft()] * len(asks)
+        drafting: list[_Drafting | None] = []
+        budget = self._backend.max_rows
+        for ask in asks:
+            # Whatever begins has a row in the first step, which makes the copies that it begins with.
+            draft = self._begin(ask, asks) if budget > 0 else None
+            drafting.append(draft)
+            budget -= draft.mirror.pending if draft is not None else 0
+        active = [draft for draft in drafting if draft is not None]
         usual = True
         while active:
             chunks = self._chunks(active)

@@ -24,6 +24,8 @@ _LEAST_BENEFIT = 0.95
 """Below it drafting is paused. Only what is expected to pay is drafted, so it hovers about 1 in hard text."""
 _BENEFIT_MEMORY = 0.1
 """Weight of the newest step in it."""
+_FORGETTING = 0.99
+"""A step of the drafter's seems cheaper with every step in which it was too dear, until it is tried again."""
 _LONGEST_PAUSE = 256
 """Steps without drafts, at most, before it is tried again whether they pay."""
 
@@ -55,7 +57,7 @@ class Drafter(Protocol):
     def propose(self, asks: Items[Ask], least_chance: float) -> list[Draft]:
         """A draft for each, perhaps an empty one.
 
-        `least_chance` is the chance of being right below which a token costs more than it is worth.
+        `least_chance` is the chance of being right below which a token is not worth a step of the drafter's.
         """
         ...
 
@@ -113,7 +115,10 @@ class Speculation:
             return [()] * len(asks)
         if not asks:
             return []
-        drafts = self._drafter.propose(asks, self._least_chance(rows, len(asks)))
+        least_chance = self._least_chance(rows, len(asks))
+        if self._draft_seconds is not None and least_chance >= 1:
+            self._draft_seconds *= _FORGETTING
+        drafts = self._drafter.propose(asks, least_chance)
         self._draft_steps = self._drafter.steps
         lengths = self._lengths(asks, drafts, rows, budget)
         for (seq, _), draft, length in zip(asks, drafts, lengths, strict=True):
