@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle lint format bench load-test clean
+.PHONY: help setup serve test test-oracle lint format bench peers load-test clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -41,6 +41,9 @@ format: $(VENV)/installed-dev ## bring Python and C++ into the house's format
 
 bench: $(VENV)/installed ## measure throughput of the default model
 	@$(BIN)/headrace bench throughput smollm2-135m $(ARGS)
+
+peers: $(VENV)/installed ## compare with other engines, installed from PyPI at their first use
+	@$(BIN)/python benchmarks/peers.py $(ARGS)
 
 load-test: $(VENV)/installed ## put a load client from outside on a running server
 	@$(BIN)/python benchmarks/load_client.py $(ARGS)
