@@ -137,10 +137,10 @@ def generate(
 @cli.command()
 @click.argument("name")
 def pull(name: str) -> None:
-    """Fetch the model NAME, or check that it is there."""
+    """Fetch the model NAME, or check that it is there and intact."""
     from headrace.models.registry import resolve
 
-    click.echo(resolve(name).path)
+    click.echo(resolve(name, verify=True).path)
 
 
 def _engine_settings(cache_gib: float | None, **settings: Any) -> dict[str, Any]:

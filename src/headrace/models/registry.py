@@ -96,14 +96,17 @@ def known_models() -> list[ModelEntry]:
     return list(_MODELS)
 
 
-def resolve(name_or_path: str, *, progress: Progress | bool = True) -> LocalModel:
+def resolve(name_or_path: str, *, progress: Progress | bool = True, verify: bool = False) -> LocalModel:
     """The model of that name, fetched at its first use, or the GGUF file at that path.
+
+    `verify` checks a model that was fetched before against its SHA-256, and fetches a broken one anew.
 
     Raises ModelNotFoundError for an unknown name, a path at which there is no file, or a model that no source
     has; DownloadError where a model cannot be fetched whole.
     """
     if (entry := _entry(name_or_path)) is not None:
-        return LocalModel(entry.name, fetch(entry, models_folder(), progress=progress), entry.sampling)
+        file = fetch(entry, models_folder(), progress=progress, verify=verify)
+        return LocalModel(entry.name, file, entry.sampling)
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return LocalModel(path.stem, path.absolute())
