@@ -56,7 +56,9 @@ SETTINGS: dict[str, Setting] = {
     "port": Setting(click.IntRange(0, 65535), "Port to listen on; 0 takes a free one.", 8000),
     "threads": Setting(click.IntRange(1, MAX_THREADS), "Threads that compute. [default: the usable cores]"),
     "context_length": Setting(_COUNT, "Most tokens of prompt and answer. [default: the model's]"),
-    "cache_gib": Setting(_SIZE, "Size of the KV cache in GiB. [default: a share of the free memory]"),
+    "cache_gib": Setting(
+        _SIZE, "Size of the KV cache in GiB. [default: a quarter of the free memory, at most 8]"
+    ),
     "cache_tokens": Setting(_COUNT, "Size of the KV cache in tokens, instead of --cache-gib."),
     "kv_dtype": Setting(
         click.Choice(["f16", "int8"]), "Element type of the KV cache; int8 is half the size.", "f16"

@@ -20,7 +20,7 @@ import msgspec
 from headrace.config import options
 from headrace.errors import ConfigError
 from headrace.models.registry import DEFAULT_MODEL, models_folder
-from headrace.worker.cache_size import MEMORY_SHARE
+from headrace.worker.cache_size import default_bytes
 from headrace.worker.host import free_memory, usable_cpus
 
 Status = Literal["ok", "warn", "missing"]
@@ -137,7 +137,7 @@ def _cores() -> Check:
 def _memory() -> Check:
     """Free memory as the kernel and control groups allow, and what of it the cache would take."""
     free = free_memory()
-    finding = f"{free / GIB:.1f} GiB free; the cache takes up to {free * MEMORY_SHARE / GIB:.1f} GiB"
+    finding = f"{free / GIB:.1f} GiB free; the cache takes up to {default_bytes(free) / GIB:.1f} GiB"
     if free < LOW_MEMORY:
         return Check("memory", "warn", finding, "end other programs, or raise the container's memory limit")
     return Check("memory", "ok", finding)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -30,9 +31,11 @@ LONG = {"model": MODEL, "prompt": ["hello"] * 16, "ignore_eos": True, "stream": 
 class Server:
     """A running `headrace serve`."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], url: str, told: str) -> None:
         self.process = process
         self.url = url
+        self.told = told
+        """What it said on standard error until it was ready."""
 
     def chat(self, **fields: Any) -> httpx.Response:
         body = {"model": MODEL, "messages": HELLO, "max_tokens": 8, "ignore_eos": True, "seed": 1} | fields
@@ -67,7 +70,7 @@ def serving(model: Path, *options: str) -> Iterator[Server]:
             assert line, f"the server ended: {told}"
             told += line
         url = told[told.index("http://") :].split(";")[0]
-        yield Server(process, url)
+        yield Server(process, url, told)
     finally:
         process.kill()
         process.communicate()
@@ -84,6 +87,10 @@ def eventually(check: Callable[[], object], seconds: float = 15.0) -> None:
     while not check():
         assert time.monotonic() < deadline, "it never came to be"
         time.sleep(0.02)
+
+
+def test_the_size_of_the_cache_is_told_in_tokens_and_gib(server: Server) -> None:
+    assert re.search(r"context 2048 tokens, cache 8192 tokens \(\d\.\d\d GiB\)\n", server.told)
 
 
 def test_the_official_client_is_answered_alike_whole_and_in_a_stream(server: Server) -> None:

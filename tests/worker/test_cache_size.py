@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.errors import CacheTooSmallError, ConfigError
-from headrace.worker.cache_size import CacheSize, cache_size
+from headrace.worker.cache_size import CacheSize, cache_size, default_bytes
 
 BLOCK = 1 << 20  # bytes of a block: 1 MiB for 16 tokens
 
@@ -33,41 +33,50 @@ def size(
     )
 
 
-def test_half_of_the_free_memory_is_taken() -> None:
-    assert size(free=1000) == CacheSize(500, 4096)
+def decided(blocks: int, context: int) -> CacheSize:
+    return CacheSize(blocks, blocks * BLOCK, context)
+
+
+def test_a_quarter_of_the_free_memory_is_taken() -> None:
+    assert size(free=2000) == decided(500, 4096)
+
+
+def test_no_more_than_8_gib_are_taken() -> None:
+    assert size(free=100_000, running=64) == decided(8192, 4096)
+    assert default_bytes(2**40) == 8 * 2**30
 
 
 def test_no_more_is_taken_than_running_requests_can_fill() -> None:
-    assert size(free=100_000, running=2) == CacheSize(2 * 256, 4096)
+    assert size(free=100_000, running=2) == decided(2 * 256, 4096)
 
 
 def test_the_context_is_lowered_to_what_memory_holds() -> None:
-    assert size(free=200) == CacheSize(100, 1600)
+    assert size(free=400) == decided(100, 1600)
 
 
 def test_a_context_that_was_asked_for_is_not_lowered_but_refused() -> None:
     with pytest.raises(ConfigError, match="context-length"):
-        size(free=200, context=4096)
+        size(free=400, context=4096)
 
 
 def test_too_little_memory_for_a_short_context_is_an_error() -> None:
     with pytest.raises(CacheTooSmallError):
-        size(free=20)
+        size(free=40)
 
 
 def test_a_model_of_a_tiny_context_needs_just_that() -> None:
-    assert size(free=20, model_context=100, running=1) == CacheSize(7, 100)
+    assert size(free=40, model_context=100, running=1) == decided(7, 100)
 
 
 def test_tokens_asked_for_are_rounded_up_to_whole_blocks() -> None:
-    assert size(free=1000, tokens=4097) == CacheSize(257, 4096)
+    assert size(free=1000, tokens=4097) == decided(257, 4096)
 
 
 def test_bytes_asked_for_are_rounded_down_to_whole_blocks() -> None:
-    assert size(free=1000, cache_bytes=300 * BLOCK + 5) == CacheSize(300, 4096)
+    assert size(free=1000, cache_bytes=300 * BLOCK + 5) == decided(300, 4096)
 
 
-def test_more_than_half_may_be_asked_for_but_not_more_than_is_free() -> None:
+def test_more_than_the_default_may_be_asked_for_but_not_more_than_is_free() -> None:
     assert size(free=1000, cache_bytes=900 * BLOCK).blocks == 900
     with pytest.raises(ConfigError, match="is free"):
         size(free=1000, cache_bytes=1100 * BLOCK)
@@ -95,10 +104,8 @@ def test_the_context_never_exceeds_the_cache(
     free: int, model_context: int, context: int | None, running: int, tokens: int | None
 ) -> None:
     try:
-        decided = size(
-            free=free, model_context=model_context, context=context, running=running, tokens=tokens
-        )
+        found = size(free=free, model_context=model_context, context=context, running=running, tokens=tokens)
     except (ConfigError, CacheTooSmallError):
         return
-    assert 1 <= decided.context_length <= decided.blocks * BLOCK_TOKENS
-    assert decided.context_length <= model_context
+    assert 1 <= found.context_length <= found.blocks * BLOCK_TOKENS
+    assert found.context_length <= model_context

@@ -19,6 +19,7 @@ from headrace.gateway.server import listen, serve
 from headrace.gateway.state import Gateway
 from headrace.models.registry import resolve_to_run
 from headrace.worker.loader import OpenModel, open_model
+from headrace.worker.messages import Ready
 from headrace.worker.settings import WorkerSettings
 
 _WORKER_EXIT_SECONDS = 1.0
@@ -75,8 +76,7 @@ async def _serve(
 
         def ready() -> None:
             seconds = time.monotonic() - began
-            cache = facts.cache_blocks * facts.block_tokens
-            tell(f"loaded in {seconds:.1f} s; context {facts.context_length} tokens, cache {cache} tokens")
+            tell(f"loaded in {seconds:.1f} s; context {facts.context_length} tokens, cache {_cache(facts)}")
             sample = _sample(url, model.name, prompter.chats)
             tell(f"serving {model.name} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
 
@@ -98,6 +98,11 @@ async def _serve(
             stop_engines=stop,
         )
     tell("ended")
+
+
+def _cache(facts: Ready) -> str:
+    tokens = facts.cache_blocks * facts.block_tokens
+    return f"{tokens} tokens ({facts.cache_bytes / 2**30:.2f} GiB)"
 
 
 def _url(sock: socket.socket) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.errors import CacheTooSmallError, ConfigError
 
-MEMORY_SHARE = 0.5
-"""The part of free memory that the cache takes by default: the rest is for the gateway and other programs."""
+_MEMORY_SHARE = 0.25
+_MOST_BYTES = 8 * 2**30
 
 MIN_CONTEXT = 256
 """Below this many tokens a context is not worth serving (a model of a shorter context needs just that)."""
@@ -20,8 +20,18 @@ class CacheSize:
 
     blocks: int
     """Blocks in each group's pool."""
+    bytes: int
+    """What they take, in all groups."""
     context_length: int
     """Tokens of prompt and output together that one request may hold; lowered where memory is short."""
+
+
+def default_bytes(free_bytes: int) -> int:
+    """The most that a cache takes where nothing else is asked for: a quarter of free memory, at most 8 GiB.
+
+    The rest is for the gateway and other programs, and beyond 8 GiB a cache seldom brings more.
+    """
+    return min(int(free_bytes * _MEMORY_SHARE), _MOST_BYTES)
 
 
 def cache_size(
@@ -34,7 +44,7 @@ def cache_size(
     cache_tokens: int | None = None,
     cache_bytes: int | None = None,
 ) -> CacheSize:
-    """Blocks for the tokens or bytes asked for, else for a share of free memory.
+    """Blocks for the tokens or bytes asked for, else for `default_bytes` of free memory.
 
     Args:
         block_bytes: bytes of one block in every group.
@@ -43,8 +53,8 @@ def cache_size(
         max_running: requests that run at the same time. More blocks than they can ever fill are not taken
             by default.
         free_bytes: memory that can be taken, after the weights were loaded.
-        cache_tokens: tokens asked for, in place of a share of memory.
-        cache_bytes: bytes asked for, in place of a share of memory.
+        cache_tokens: tokens asked for, in place of the default.
+        cache_bytes: bytes asked for, in place of the default.
 
     Raises:
         ConfigError: a number asked for is impossible, or the context asked for does not fit.
@@ -61,7 +71,7 @@ def cache_size(
     elif cache_bytes is not None:
         blocks = cache_bytes // block_bytes
     else:
-        blocks = min(int(free_bytes * MEMORY_SHARE) // block_bytes, max_running * _blocks(context))
+        blocks = min(default_bytes(free_bytes) // block_bytes, max_running * _blocks(context))
     asked = cache_tokens is not None or cache_bytes is not None
     if asked and blocks * block_bytes > free_bytes:
         raise ConfigError(
@@ -70,7 +80,7 @@ def cache_size(
         )
 
     if blocks >= _blocks(context):
-        return CacheSize(blocks, context)
+        return CacheSize(blocks, blocks * block_bytes, context)
     if context_length is not None:
         raise ConfigError(
             f"a context of {context} tokens takes {_gib(_blocks(context) * block_bytes)} of cache, "
@@ -81,7 +91,7 @@ def cache_size(
             f"the cache can have {_gib(blocks * block_bytes)}, which holds {blocks * BLOCK_TOKENS} tokens: "
             "free memory, raise cache-tokens or take a smaller model"
         )
-    return CacheSize(blocks, blocks * BLOCK_TOKENS)
+    return CacheSize(blocks, blocks * block_bytes, blocks * BLOCK_TOKENS)
 
 
 def _blocks(tokens: int) -> int:

@@ -49,6 +49,7 @@ class LoadedModel:
     context_length: int
     """The most tokens of prompt and output together; lowered where memory is short."""
     cache_blocks: int
+    cache_bytes: int
     prefix_cache: bool
 
     @property
@@ -110,6 +111,7 @@ def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
         engine=engine,
         context_length=size.context_length,
         cache_blocks=size.blocks,
+        cache_bytes=size.bytes,
         prefix_cache=settings.prefix_cache,
     )
 

@@ -11,7 +11,7 @@ import msgspec
 from headrace.backends.fingerprint import Fingerprint
 from headrace.backends.sampling import SamplingParams
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -67,6 +67,8 @@ class Ready(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """The most tokens of prompt and output together."""
     cache_blocks: int
     block_tokens: int
+    cache_bytes: int
+    """Of the whole cache, a draft model's included."""
 
 
 class Failed(_Message, frozen=True, tag=True, array_like=True, gc=False):

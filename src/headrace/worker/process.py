@@ -151,4 +151,5 @@ def _ready(loaded: LoadedModel) -> Ready:
         context_length=loaded.context_length,
         cache_blocks=loaded.cache_blocks,
         block_tokens=BLOCK_TOKENS,
+        cache_bytes=loaded.cache_bytes,
     )

@@ -26,7 +26,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int = 64
     """The most requests that run at the same time."""
     cache_tokens: int | None = None
-    """Size of the cache in tokens; None: `cache_bytes`, else a share of free memory."""
+    """Size of the cache in tokens; None: `cache_bytes`, else a quarter of free memory."""
     cache_bytes: int | None = None
     kv_dtype: Literal["f16", "int8"] = "f16"
     """Element type of the cache. int8 takes half the room and is less exact."""
