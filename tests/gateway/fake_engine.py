@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.errors import TemplateError, WorkerDiedError
 from headrace.fleet import ReplicaHealth, State, Stream
+from headrace.models.control_tokens import MarkedText
 from headrace.worker.messages import Stats, Submit, TokenEvent
 
 ANSWER = "Water flows downhill. "
@@ -85,13 +86,25 @@ class ByteWords:
 
     vocab_size = 256
 
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
+    def __init__(self) -> None:
+        self.tokenized = 0
+        """Characters in all."""
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def render(self, messages: Sequence[Mapping[str, str]]) -> MarkedText:
         if messages[0]["content"] == "refuse":
             raise TemplateError("roles must alternate")
-        return self.encode("".join(f"{m['role']}:{m['content']};" for m in messages))
+        return MarkedText("".join(f"{m['role']}:{m['content']};" for m in messages), "\ufdd0")
+
+    def fewest_tokens(self, prompt: str | MarkedText) -> int:
+        return len(_text(prompt)) // 2  # less than it knows, as a real one
+
+    def encode(self, prompt: str | MarkedText) -> list[int]:
+        self.tokenized += len(_text(prompt))
+        return list(_text(prompt).encode())
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id])
+
+
+def _text(prompt: str | MarkedText) -> str:
+    return prompt if isinstance(prompt, str) else prompt.text

@@ -192,6 +192,16 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_figures(server: Ru
     assert refusal(server.chat(messages=long))["code"] == "context_length_exceeded"
 
 
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(server: RunningGateway) -> None:
+    tokenized = server.gateway.model("fake").prompter.tokenized  # type: ignore[attr-defined]
+    told = refusal(server.complete(prompt="a" * 2 * CONTEXT))
+    assert told["code"] == "context_length_exceeded"
+    assert f"has at least {CONTEXT}." in told["message"]
+    told = refusal(server.chat(messages=[{"role": "user", "content": "a" * 2 * CONTEXT}]))
+    assert (told["code"], told["param"]) == ("context_length_exceeded", "messages")
+    assert server.gateway.model("fake").prompter.tokenized == tokenized  # type: ignore[attr-defined]
+
+
 def test_messages_that_the_template_refuses_are_refused(server: RunningGateway) -> None:
     error = refusal(server.chat(messages=[{"role": "user", "content": "refuse"}]))
     assert error["param"] == "messages"

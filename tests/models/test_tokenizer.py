@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ModelFileError, RequestError
+from headrace.models.control_tokens import MarkedText
 from headrace.models.gguf import GgufFile
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.vocabulary import BYTE_CHARACTERS
@@ -58,6 +59,19 @@ def test_any_text_comes_back_and_holds_no_control_token(tokenizer, text):
     assert tokenizer.decode(ids) == text
     assert not set(ids) & set(CONTROLS.values())
     assert b"".join(map(tokenizer.token_bytes, ids)) == text.encode()
+    assert tokenizer.fewest_tokens(text) <= len(ids)
+
+
+def test_the_fewest_tokens_of_a_text_follow_from_its_bytes_and_the_longest_token():
+    tokenizer = SMALL["qwen2"]
+    assert tokenizer.fewest_tokens("") == 0
+    assert tokenizer.fewest_tokens("é" * 1300) == 200  # "<|endoftext|>" has 13 bytes
+    assert tokenizer.fewest_tokens(MarkedText("aMb" * 1300, "M")) == 200
+
+
+def test_characters_that_are_replaced_count_as_what_replaces_them(model_path):
+    tokenizer = Tokenizer.from_metadata(GgufFile(model_path("smollm2-135m")).metadata)
+    assert tokenizer.fewest_tokens("\x04" * 10_000) <= len(tokenizer.encode("\x04" * 10_000)) < 5
 
 
 class TestEncoding:

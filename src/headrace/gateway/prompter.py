@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.errors import RequestError
 from headrace.models.chat_template import ChatTemplate
+from headrace.models.control_tokens import MarkedText
 from headrace.models.tokenizer import Tokenizer
 from headrace.worker.loader import OpenModel
 
@@ -28,12 +29,8 @@ class ModelPrompter:
     def vocab_size(self) -> int:
         return self._tokenizer.vocab_size
 
-    def encode(self, text: str) -> list[int]:
-        """A plain text's tokens, behind the token that the model begins every text with, if any."""
-        return self._tokenizer.encode(text)
-
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """A conversation's tokens up to where the answer begins.
+    def render(self, messages: Sequence[Mapping[str, str]]) -> MarkedText:
+        """A conversation's text up to where the answer begins.
 
         Raises RequestError for a model without a template, TemplateError where the template refuses.
         """
@@ -43,7 +40,17 @@ class ModelPrompter:
                 "messages",
                 code="no_chat_template",
             )
-        return self._template.encode(messages, self._tokenizer)
+        return self._template.render_marked(messages, self._tokenizer.controls)
+
+    def fewest_tokens(self, prompt: str | MarkedText) -> int:
+        """No tokenization gives fewer; known without one."""
+        return self._tokenizer.fewest_tokens(prompt)
+
+    def encode(self, prompt: str | MarkedText) -> list[int]:
+        """A text's tokens, behind the token that the model begins every text with, if any."""
+        if isinstance(prompt, str):
+            return self._tokenizer.encode(prompt)
+        return self._tokenizer.encode_prompt(prompt)
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._tokenizer.token_bytes(token_id)

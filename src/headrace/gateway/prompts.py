@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.errors import HeadraceError, RequestError
 from headrace.gateway.requests import ChatMessage, ChatRequest, CompletionRequest
 from headrace.gateway.served import ServedModel, off_the_loop
+from headrace.models.control_tokens import MarkedText
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """`developer` is OpenAI's newer word for what templates know as `system`."""
@@ -30,18 +31,16 @@ def split_prompts(request: CompletionRequest) -> list[Prompt]:
 async def encode_prompt(model: ServedModel, prompt: Prompt, field: str) -> list[int]:
     """A completion prompt's tokens, checked against the model's vocabulary and context."""
     if isinstance(prompt, str):
-        tokens = await off_the_loop(len(prompt), lambda: model.prompter.encode(prompt))
-    else:
-        tokens = prompt
-        vocab_size = model.prompter.vocab_size
-        for i, token in enumerate(tokens):
-            if not 0 <= token < vocab_size:
-                raise RequestError(
-                    f"Invalid '{field}[{i}]': expected a token id from 0 to {vocab_size - 1}, got {token}.",
-                    f"{field}[{i}]",
-                )
-    check_fits(model, tokens, field)
-    return tokens
+        return await off_the_loop(len(prompt), lambda: _tokenize(model, prompt, field))
+    _check_fits(model, len(prompt), field)
+    vocab_size = model.prompter.vocab_size
+    for i, token in enumerate(prompt):
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"Invalid '{field}[{i}]': expected a token id from 0 to {vocab_size - 1}, got {token}.",
+                f"{field}[{i}]",
+            )
+    return prompt
 
 
 async def encode_messages(model: ServedModel, request: ChatRequest) -> list[int]:
@@ -49,7 +48,7 @@ async def encode_messages(model: ServedModel, request: ChatRequest) -> list[int]
     messages = [_plain(message, f"messages[{i}]") for i, message in enumerate(request.messages)]
     size = sum(len(message["content"]) for message in messages)
     try:
-        tokens = await off_the_loop(size, lambda: model.prompter.encode_chat(messages))
+        return await off_the_loop(size, lambda: _tokenize(model, model.prompter.render(messages), "messages"))
     except RequestError:
         raise
     except HeadraceError as error:
@@ -58,21 +57,33 @@ async def encode_messages(model: ServedModel, request: ChatRequest) -> list[int]
             "messages",
             code="chat_template_error",
         ) from error
-    check_fits(model, tokens, "messages")
+
+
+def _tokenize(model: ServedModel, prompt: str | MarkedText, field: str) -> list[int]:
+    """The prompt's tokens, checked; one that is far too long is refused before that work is done."""
+    fewest = model.prompter.fewest_tokens(prompt)
+    if fewest >= model.context_length:
+        raise _too_long(model, f"at least {fewest}", field)
+    tokens = model.prompter.encode(prompt)
+    _check_fits(model, len(tokens), field)
     return tokens
 
 
-def check_fits(model: ServedModel, tokens: list[int], field: str) -> None:
+def _check_fits(model: ServedModel, tokens: int, field: str) -> None:
     """Raises RequestError where the prompt is empty or leaves no room for one token of answer."""
     if not tokens:
         raise RequestError(f"Invalid '{field}': expected at least one token, got none.", field)
-    if len(tokens) >= model.context_length:
-        raise RequestError(
-            f"The context of '{model.name}' is {model.context_length} tokens, prompt and answer together; "
-            f"this prompt has {len(tokens)}. Shorten it to at most {model.context_length - 1}.",
-            field,
-            code="context_length_exceeded",
-        )
+    if tokens >= model.context_length:
+        raise _too_long(model, str(tokens), field)
+
+
+def _too_long(model: ServedModel, tokens: str, field: str) -> RequestError:
+    return RequestError(
+        f"The context of '{model.name}' is {model.context_length} tokens, prompt and answer together; "
+        f"this prompt has {tokens}. Shorten it to at most {model.context_length - 1}.",
+        field,
+        code="context_length_exceeded",
+    )
 
 
 def _plain(message: ChatMessage, field: str) -> dict[str, str]:

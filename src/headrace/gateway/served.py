@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from headrace.fleet import ReplicaHealth
+from headrace.models.control_tokens import MarkedText
 from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.worker.messages import Stats, Submit, TokenEvent
 
@@ -48,12 +49,16 @@ class Prompter(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, text: str) -> list[int]:
-        """A plain text's tokens, those included that the model begins every text with."""
+    def render(self, messages: Sequence[Mapping[str, str]]) -> MarkedText:
+        """A conversation's text up to where the answer begins. Raises a HeadraceError."""
         ...
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """A conversation's tokens up to where the answer begins. Raises a HeadraceError."""
+    def fewest_tokens(self, prompt: str | MarkedText) -> int:
+        """How many tokens the text has at the least, found much sooner than its tokens."""
+        ...
+
+    def encode(self, prompt: str | MarkedText) -> list[int]:
+        """The tokens of a plain or of a rendered text, those included that the model begins a text with."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import jinja2
 
 from headrace.errors import HeadraceError, ModelFileError, RequestError, TemplateError
-from headrace.models.control_tokens import MarkedText, choose_marker
+from headrace.models.control_tokens import ControlTokens, MarkedText, choose_marker
 from headrace.models.template_limits import Budget, text_size
 from headrace.models.template_sandbox import LimitedEnvironment, budget_variables
 from headrace.models.tokenizer import Tokenizer
@@ -110,27 +110,30 @@ class ChatTemplate:
         except Exception as error:  # a template can raise anything that an expression of Python can
             raise TemplateError(f"the chat template failed: {type(error).__name__}: {error}") from error
 
-    def encode(
+    def encode(self, messages: Messages, tokenizer: Tokenizer, **variables: Any) -> list[int]:
+        """The prompt as token ids, else as `render`. No string of the request becomes a control token."""
+        return tokenizer.encode_prompt(self.render_marked(messages, tokenizer.controls, **variables))
+
+    def render_marked(
         self,
         messages: Messages,
-        tokenizer: Tokenizer,
+        controls: ControlTokens,
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         extra: Mapping[str, Any] | None = None,
         now: datetime | None = None,
-    ) -> list[int]:
-        """The prompt as token ids, else as `render`. No string of the request becomes a control token."""
-        mark = tokenizer.controls.mark
+    ) -> MarkedText:
+        """The prompt as text that tells its own control tokens from what users wrote, else as `render`."""
         try:
             marker = choose_marker(self._source, messages, tools, extra)
-            messages, tools, extra = mark(messages, marker), mark(tools, marker), mark(extra, marker)
+            messages, tools, extra = (controls.mark(value, marker) for value in (messages, tools, extra))
         except RecursionError as error:
             raise RequestError("the messages or tools are nested too deeply", "messages") from error
         text = self.render(
             messages, add_generation_prompt=add_generation_prompt, tools=tools, extra=extra, now=now
         )
-        return tokenizer.encode_prompt(MarkedText(text, marker))
+        return MarkedText(text, marker)
 
     def _run(self, variables: dict[str, Any], budget: Budget) -> str:
         pieces, size = [], 0

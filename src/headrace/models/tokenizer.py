@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from tokenizers import Regex
 from tokenizers import Tokenizer as FastTokenizer
@@ -68,8 +69,7 @@ class Tokenizer(Vocabulary):
         text back exactly, but for characters that the vocabulary has no bytes for (some lack a few control
         characters): they become U+FFFD. Raises RequestError on surrogates, which UTF-8 cannot hold.
         """
-        if self._unwritable is not None:
-            text = self._unwritable.sub("\N{REPLACEMENT CHARACTER}", text)
+        text = self._writable(text)
         ids = [self.bos_id] if add_bos and self.add_bos and self.bos_id is not None else []
         if self._defined_pattern is None:
             return ids + self._encode_words(text)
@@ -91,6 +91,19 @@ class Tokenizer(Vocabulary):
         if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
+
+    def fewest_tokens(self, prompt: str | MarkedText) -> int:
+        """The text surely has no fewer tokens, for none holds more bytes than the longest; quickly found."""
+        text = prompt if isinstance(prompt, str) else prompt.text.replace(prompt.marker, "")
+        size = len(self._writable(text).encode("utf-8", "surrogatepass"))
+        return -(-size // self._longest_token)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max(len(self.token_bytes(token)) for token in range(self.vocab_size))
+
+    def _writable(self, text: str) -> str:
+        return text if self._unwritable is None else self._unwritable.sub("\N{REPLACEMENT CHARACTER}", text)
 
     def _distinct_normal_ids(self) -> dict[str, int]:
         ids = self.of_type(TokenType.NORMAL)
