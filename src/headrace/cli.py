@@ -69,16 +69,24 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 
 @cli.command()
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
-@options("max_queue", "max_body_mib", "drain_seconds")
+@options("max_queue", "max_body_mib", "drain_seconds", "log_requests")
 def serve(
-    host: str, port: int, max_queue: int, max_body_mib: int, drain_seconds: float, **engine: Any
+    host: str,
+    port: int,
+    max_queue: int,
+    max_body_mib: int,
+    drain_seconds: float,
+    log_requests: bool,
+    **engine: Any,
 ) -> None:
     """Serve a model over HTTP."""
     from headrace.gateway.serve import ServeSettings, serve_model
     from headrace.worker.settings import WorkerSettings
 
     worker = WorkerSettings(**_engine_settings(**engine))
-    serve_model(ServeSettings(host, port, max_queue, max_body_mib, drain_seconds, worker), _tell)
+    serve_model(
+        ServeSettings(host, port, max_queue, max_body_mib, drain_seconds, log_requests, worker), _tell
+    )
 
 
 @cli.command()

@@ -80,6 +80,12 @@ SETTINGS: dict[str, Setting] = {
     ),
     "max_body_mib": Setting(_COUNT, "Largest request body, in MiB.", 8),
     "drain_seconds": Setting(_Finite(min=0), "Time for running requests to end at a SIGTERM.", 30.0),
+    "log_requests": Setting(
+        bool,
+        "Write a line about each request when it ends: figures, never text.",
+        False,
+        flags="--log-requests/--no-log-requests",
+    ),
     "max_tokens": Setting(_COUNT, "Most tokens of an answer.", 512),
     "temperature": Setting(
         _Finite(0, 2),

@@ -18,6 +18,7 @@ from headrace.gateway.dialects import ChatDialect, CompletionDialect, Dialect
 from headrace.gateway.errors import internal, unavailable
 from headrace.gateway.parameters import submits
 from headrace.gateway.prompts import encode_messages, encode_prompt, split_prompts
+from headrace.gateway.request_log import RequestRecord
 from headrace.gateway.requests import ChatRequest, CompletionRequest, GenerationRequest, refuse_unserved
 from headrace.gateway.run import Run
 from headrace.gateway.served import ServedModel
@@ -55,8 +56,9 @@ class GenerateEndpoint(ABC, Generic[Request]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 500
+        record = RequestRecord(scope["path"])
         try:
-            status = await self._serve(scope, receive, send)
+            status = await self._serve(scope, receive, send, record)
         except ClientGoneError:
             status = CLIENT_GONE
         except RequestError as error:
@@ -68,22 +70,23 @@ class GenerateEndpoint(ABC, Generic[Request]):
         except Exception as error:
             await send_error(send, internal(error))
         finally:
-            self.gateway.metrics.requests.labels(scope["path"], str(status)).inc()
+            self.gateway.metrics.requests.labels(record.path, str(status)).inc()
+            if self.gateway.log_request is not None:
+                self.gateway.log_request(record.line(status))
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> int:
-        arrived = time.monotonic()
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord) -> int:
         body = await read_body(scope, receive, self.gateway.max_body_bytes)
         request = decode(self._decoder, body)
         model = self.gateway.model(request.model)
         refuse_unserved(request)
         top_logprobs = self.top_logprobs(request)
         dialect = self.dialect(model, request)
-        answer_id = dialect.id_prefix + secrets.token_hex(12)
+        answer_id = record.id = dialect.id_prefix + secrets.token_hex(12)
         async with while_connected(receive):
             with self.gateway.admission.admit(self.sequences(request)) as seat:
                 prompts = await self.prompts(model, request)
                 work = submits(answer_id, model, request, prompts, top_logprobs)
-                run = Run(model, work, seat, self.gateway.metrics, arrived)
+                run = record.run = Run(model, work, seat, self.gateway.metrics, record.arrived)
                 envelope = Envelope(answer_id, "", int(time.time()), model.name, model.fingerprint, [])
                 if request.stream:
                     return await Stream(run, dialect, envelope, request, send).send_all()

@@ -71,6 +71,12 @@ class Run:
                 per_token = (progress.last_at - progress.first_at) / (progress.generated - 1)
                 self._metrics.tpot.labels(self._model.name).observe(per_token)
 
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from the arrival to the first token of any sequence; None before that."""
+        firsts = [progress.first_at for progress in self._progress if progress.generated]
+        return min(firsts) - self._arrived if firsts else None
+
     def usage(self) -> Usage:
         """Tokens so far, over all sequences."""
         prompt = sum(len(submit.prompt) for submit in self._submits)

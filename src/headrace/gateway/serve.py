@@ -36,6 +36,7 @@ class ServeSettings:
     """Sequences that may wait for their first token."""
     max_body_mib: int
     drain_seconds: float
+    log_requests: bool
     worker: WorkerSettings
 
 
@@ -71,7 +72,12 @@ async def _serve(
             sampling=model.sampling,
             fingerprint=f"fp_{facts.fingerprint.digest()}",
         )
-        gateway = Gateway({model.name: served}, Admission(settings.max_queue), settings.max_body_mib * 2**20)
+        gateway = Gateway(
+            {model.name: served},
+            Admission(settings.max_queue),
+            settings.max_body_mib * 2**20,
+            log_request=tell if settings.log_requests else None,
+        )
         url = _url(sock)
 
         def ready() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.errors import RequestError
@@ -19,6 +19,8 @@ class Gateway:
     admission: Admission
     max_body_bytes: int
     metrics: Metrics = field(default_factory=Metrics)
+    log_request: Callable[[str], None] | None = None
+    """Is given a line about each request that generates, when it ends."""
 
     def model(self, name: str) -> ServedModel:
         """The model of that name. Raises RequestError, 404, that says which there are."""

@@ -1,0 +1,67 @@
+"""Each request that generates leaves one line of figures, and no word of what was said."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import httpx
+import pytest
+
+from gateway.running import RunningGateway, running
+
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?P<id>\S+) (?P<path>\S+) (?P<status>\d{3})"
+    r" prompt=(?P<prompt>\d+) cached=(?P<cached>\d+) output=(?P<output>\d+)"
+    r" ttft=(?P<ttft>-|\d+\.\d{3}) duration=(?P<duration>\d+\.\d{3})"
+)
+
+
+def logged(server: RunningGateway) -> list[str]:
+    lines: list[str] = []
+    server.gateway.log_request = lines.append
+    return lines
+
+
+def only(lines: list[str]) -> dict[str, str]:
+    deadline = time.monotonic() + 10
+    while not lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (line,) = lines
+    found = LINE.fullmatch(line)
+    assert found is not None, line
+    return found.groupdict()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_is_one_line_of_figures(stream: bool) -> None:
+    with running(step_seconds=0.01, cached_tokens=2) as server:
+        lines = logged(server)
+        answer = server.complete(prompt="secret", max_tokens=5, stream=stream)
+        line = only(lines)
+    assert line["id"] in answer.text and line["id"].startswith("cmpl-")
+    assert (line["path"], line["status"]) == ("/v1/completions", "200")
+    assert (line["prompt"], line["cached"], line["output"]) == ("6", "2", "5")
+    assert 0 < float(line["ttft"]) < float(line["duration"])
+    assert not re.search("secret|Water", lines[0])
+
+
+def test_a_refusal_is_logged_with_its_status(server: RunningGateway) -> None:
+    lines = logged(server)
+    server.chat(model="unheard-of")
+    line = only(lines)
+    assert (line["id"], line["status"], line["output"], line["ttft"]) == ("-", "404", "0", "-")
+    assert "unheard-of" not in lines[0]
+
+
+def test_a_client_that_went_away_is_logged_with_what_it_had() -> None:
+    with running(step_seconds=0.01) as server:
+        lines = logged(server)
+        body = {"model": "fake", "prompt": "Hi", "max_tokens": 400, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
+            next(answer.iter_raw())
+        line = only(lines)
+    assert line["status"] == "499"
+    assert 1 <= int(line["output"]) < 400
+    assert line["ttft"] != "-"
