@@ -60,19 +60,26 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("value", ["70000", "-1", "http", "80.5"])
 def test_a_wrong_value_is_blamed_on_where_it_stands(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--port: .*(0<=x<=65535|valid integer)"):
+    with pytest.raises(
+        ConfigError, match=rf"^--port: expected a whole number from 0 to 65535, not '{value}'"
+    ):
         shown("--port", value)
     Path("headrace.toml").write_text(f'port = "{value}"')
-    with pytest.raises(ConfigError, match=r"^'port' in headrace.toml: .*(0<=x<=65535|valid integer)"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"^'port' in headrace.toml: expected a whole number from 0 to 65535, not '{value}'",
+    ):
         shown()
     monkeypatch.setenv("HEADRACE_PORT", value)
-    with pytest.raises(ConfigError, match=r"^HEADRACE_PORT: .*(0<=x<=65535|valid integer)"):
+    with pytest.raises(
+        ConfigError, match=rf"^HEADRACE_PORT: expected a whole number from 0 to 65535, not '{value}'"
+    ):
         shown()
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-1", "0", "1e400"])
 def test_a_size_must_be_a_finite_number(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--cache-gib: "):
+    with pytest.raises(ConfigError, match=rf"^--cache-gib: expected a number above 0, not '{value}'$"):
         shown("--cache-gib", value)
 
 
@@ -83,7 +90,7 @@ def test_a_size_must_be_a_finite_number(value: str) -> None:
         ("prot = 1", "no setting 'prot'; there are .*port"),
         ("port = [1]", "'port' must be one text, number"),
         ("[serve]\nport = 1", "no setting 'serve'"),
-        ("port = true", "'port' in headrace.toml: 'True' is not a valid integer"),
+        ("port = true", "'port' in headrace.toml: expected a whole number from 0 to 65535, not 'True'"),
     ],
 )
 def test_a_broken_file_is_named(text: str, told: str) -> None:

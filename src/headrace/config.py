@@ -6,7 +6,6 @@ the file its keys from there.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from headrace.errors import ConfigError
+from headrace.option_types import FiniteNumber, WholeNumber
 
 FILE = "headrace.toml"
 MAX_THREADS = 1024
@@ -37,24 +37,14 @@ class Setting:
     """Where the flag is not just the name behind two dashes."""
 
 
-class _Finite(click.FloatRange):
-    """A number in a range; infinity and "not a number", which are in many ranges, are none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return number
-
-
-_COUNT = click.IntRange(min=1)
-_SIZE = _Finite(min=0, min_open=True)
+_COUNT = WholeNumber(min=1)
+_SIZE = FiniteNumber(min=0, min_open=True)
 
 SETTINGS: dict[str, Setting] = {
     "model": Setting(str, "Name of a model, or path of a GGUF file.", "smollm2-135m"),
     "host": Setting(str, "Address to listen on.", "127.0.0.1"),
-    "port": Setting(click.IntRange(0, 65535), "Port to listen on; 0 takes a free one.", 8000),
-    "threads": Setting(click.IntRange(1, MAX_THREADS), "Threads that compute. [default: the usable cores]"),
+    "port": Setting(WholeNumber(0, 65535), "Port to listen on; 0 takes a free one.", 8000),
+    "threads": Setting(WholeNumber(1, MAX_THREADS), "Threads that compute. [default: the usable cores]"),
     "context_length": Setting(_COUNT, "Most tokens of prompt and answer. [default: the model's]"),
     "cache_gib": Setting(
         _SIZE, "Size of the KV cache in GiB. [default: a quarter of the free memory, at most 8]"
@@ -79,7 +69,7 @@ SETTINGS: dict[str, Setting] = {
         _COUNT, "Sequences that may wait for their first token before clients get 429.", 512
     ),
     "max_body_mib": Setting(_COUNT, "Largest request body, in MiB.", 8),
-    "drain_seconds": Setting(_Finite(min=0), "Time for running requests to end at a SIGTERM.", 30.0),
+    "drain_seconds": Setting(FiniteNumber(min=0), "Time for running requests to end at a SIGTERM.", 30.0),
     "log_requests": Setting(
         bool,
         "Write a line about each request when it ends: figures, never text.",
@@ -88,14 +78,14 @@ SETTINGS: dict[str, Setting] = {
     ),
     "max_tokens": Setting(_COUNT, "Most tokens of an answer.", 512),
     "temperature": Setting(
-        _Finite(0, 2),
+        FiniteNumber(0, 2),
         "Spread of the choice of tokens; 0 takes the likeliest. [default: the model's]",
     ),
     "top_p": Setting(
-        _Finite(0, 1, min_open=True),
+        FiniteNumber(0, 1, min_open=True),
         "Choose among the likeliest tokens up to this sum. [default: the model's]",
     ),
-    "seed": Setting(int, "Same seed, same answer. [default: random]"),
+    "seed": Setting(WholeNumber(), "Same seed, same answer. [default: random]"),
 }
 
 

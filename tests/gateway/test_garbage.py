@@ -118,6 +118,24 @@ def test_a_wrong_parameter_is_named(server: RunningGateway, more: str, field: st
 
 
 @pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"n": 2}, "'n' above 1 is not supported yet."),
+        ({"n": 0}, "'n' other than 1 is not supported yet."),
+        ({"min_tokens": 5}, "'min_tokens' above 0 is not supported yet."),
+        ({"echo": True}, "'echo' other than false is not supported yet."),
+        ({"tool_choice": "required"}, '\'tool_choice\' other than "none" or "auto" is not supported yet.'),
+        ({"guided_regex": "a*"}, "'guided_regex' is not supported yet; leave it out."),
+    ],
+)
+def test_what_is_not_supported_yet_is_told_with_what_is(
+    server: RunningGateway, fields: dict[str, Any], told: str
+) -> None:
+    error = refusal(server.chat(**fields))
+    assert (error["message"], error["code"]) == (told, "unsupported_value")
+
+
+@pytest.mark.parametrize(
     ("messages", "field"),
     [
         (None, "messages"),

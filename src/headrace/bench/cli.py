@@ -12,6 +12,7 @@ from headrace.bench import accuracy, prefix, speculation, throughput
 from headrace.bench.output import print_result
 from headrace.bench.serve.cli import serve_command
 from headrace.config import options
+from headrace.option_types import WholeNumber
 from headrace.worker.settings import WorkerSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -50,7 +51,7 @@ def accuracy_command(
 @click.option(
     "--batches", default=",".join(map(str, throughput.BATCHES)), show_default=True, help="Batch sizes."
 )
-@click.option("--depth", type=click.IntRange(min=1), help="Tokens to fill the cache with, for each sequence.")
+@click.option("--depth", type=WholeNumber(min=1), help="Tokens to fill the cache with, for each sequence.")
 def throughput_command(
     model: str, threads: int | None, as_json: bool, batches: str, depth: int | None
 ) -> None:
@@ -73,9 +74,9 @@ def prefix_command(model: str, threads: int | None, as_json: bool) -> None:
     required=True,
     help='Lines of JSON with the key "prompt", as HumanEval\'s file; may be gzip-compressed.',
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Take only the first of them.")
+@click.option("--limit", type=WholeNumber(min=1), help="Take only the first of them.")
 @click.option(
-    "--tokens", type=click.IntRange(min=2), default=256, show_default=True, help="Tokens after each prompt."
+    "--tokens", type=WholeNumber(min=2), default=256, show_default=True, help="Tokens after each prompt."
 )
 @options("speculate", "draft_model", "draft_tokens")
 def speculation_command(

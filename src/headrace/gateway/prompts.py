@@ -91,7 +91,7 @@ def _plain(message: ChatMessage, field: str) -> dict[str, str]:
     if role is None:
         if message.role in ("tool", "function"):
             raise RequestError(
-                f"'{field}.role': tools are not served.", f"{field}.role", code="unsupported_value"
+                f"'{field}.role': tools are not supported yet.", f"{field}.role", code="unsupported_value"
             )
         raise RequestError(
             f"Invalid '{field}.role': expected one of {', '.join(_ROLES)}, got {message.role!r:.60}.",
@@ -100,7 +100,9 @@ def _plain(message: ChatMessage, field: str) -> dict[str, str]:
     for name in ("tool_calls", "function_call", "audio"):
         if getattr(message, name) not in (None, []):
             raise RequestError(
-                f"'{field}.{name}' is not served.", f"{field}.{name}", code="unsupported_value"
+                f"'{field}.{name}' is not supported yet; leave it out.",
+                f"{field}.{name}",
+                code="unsupported_value",
             )
     if message.content is None:
         raise RequestError(f"Missing required field '{field}.content'.", f"{field}.content")
@@ -111,7 +113,7 @@ def _plain(message: ChatMessage, field: str) -> dict[str, str]:
         where = f"{field}.content[{i}]"
         if part.type != "text":
             raise RequestError(
-                f"'{where}.type': only text is served, got {part.type!r:.60}.",
+                f"'{where}.type': only text is supported yet, not {part.type!r:.60}.",
                 f"{where}.type",
                 code="unsupported_value",
             )

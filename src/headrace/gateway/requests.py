@@ -80,7 +80,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "include_stop_str_in_output": (False,),
-    "length_penalty": (1, 1.0),
+    "length_penalty": (1.0, 1),
     "logit_bias": ({},),
     "min_tokens": (0,),
     "modalities": (["text"],),
@@ -158,11 +158,15 @@ def refuse_unserved(request: Unserved) -> None:
     """Raises RequestError for the first field that asks for what is not served."""
     for name in Unserved.__struct_fields__:
         value = getattr(request, name)
-        if value is None:
-            continue
         neutral = NEUTRAL.get(name, ())
-        if not any(type(value) is type(allowed) and value == allowed for allowed in neutral):
-            expected = " or ".join(["no such field", *(msgspec.json.encode(v).decode() for v in neutral)])
-            raise RequestError(
-                f"'{name}' is not served; expected {expected}.", name, code="unsupported_value"
-            )
+        if value is None or any(type(value) is type(allowed) and value == allowed for allowed in neutral):
+            continue
+        raise RequestError(_not_supported(name, value, neutral), name, code="unsupported_value")
+
+
+def _not_supported(name: str, value: Any, neutral: tuple[Any, ...]) -> str:
+    if not neutral:
+        return f"'{name}' is not supported yet; leave it out."
+    served = " or ".join(msgspec.json.encode(allowed).decode() for allowed in neutral)
+    above = type(value) is int and type(neutral[0]) is int and value > neutral[0]
+    return f"'{name}' {'above' if above else 'other than'} {served} is not supported yet."

@@ -17,9 +17,10 @@ from headrace.bench.serve.run import Settings, run
 from headrace.bench.serve.target import find, parse_url
 from headrace.bench.serve.workloads import Workload
 from headrace.config import options
+from headrace.option_types import FiniteNumber, WholeNumber
 
-_COUNT = click.IntRange(min=1)
-_AMOUNT = click.FloatRange(min=0, min_open=True)
+_COUNT = WholeNumber(min=1)
+_AMOUNT = FiniteNumber(min=0, min_open=True)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _REQUESTS = 64
 
@@ -36,8 +37,8 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "prefix-len": {"type": _COUNT, "help": "Tokens of a shared prefix."},
     "groups": {"type": _COUNT, "help": "How many prefixes there are."},
     "turns": {"type": _COUNT, "help": "Requests of a conversation, each with the answers before it."},
-    "vocab-size": {"type": click.IntRange(min=200), "help": "Token ids of prompts are below it."},
-    "seed": {"type": click.IntRange(min=0), "help": "Same seed, same prompts and arrivals."},
+    "vocab-size": {"type": WholeNumber(min=200), "help": "Token ids of prompts are below it."},
+    "seed": {"type": WholeNumber(min=0), "help": "Same seed, same prompts and arrivals."},
 }
 """Options of the workload; their defaults are Workload's."""
 
