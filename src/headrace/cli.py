@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -153,7 +154,7 @@ def pull(name: str) -> None:
 
 def _engine_settings(cache_gib: float | None, **settings: Any) -> dict[str, Any]:
     """WorkerSettings' fields from the command line's."""
-    return settings | {"cache_bytes": None if cache_gib is None else int(cache_gib * 2**30)}
+    return settings | {"cache_bytes": None if cache_gib is None else math.ceil(cache_gib * 2**30)}
 
 
 def _answering(

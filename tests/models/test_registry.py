@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import ModelFileError, ModelNotFoundError
+from headrace.errors import ConfigError, ModelFileError, ModelNotFoundError
 from headrace.models import registry
 from headrace.models.architectures import ARCHITECTURES
 from headrace.models.download import ModelEntry
@@ -26,6 +26,22 @@ def test_the_home_folder_is_what_the_environment_names(
     monkeypatch.delenv("HEADRACE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert home() == tmp_path / ".cache" / "headrace"
+
+
+def test_the_home_folder_of_an_unknown_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", "~no-such-user/models")
+    with pytest.raises(
+        ConfigError, match=r"^HEADRACE_HOME: there is no user's folder '~no-such-user/models'"
+    ):
+        home()
+    monkeypatch.delenv("HEADRACE_HOME")
+    monkeypatch.setattr(Path, "home", _no_home)
+    with pytest.raises(ConfigError, match=r"^HEADRACE_HOME: needed"):
+        home()
+
+
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")  # as for a user without an entry
 
 
 def test_a_name_resolves_to_its_file_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -61,6 +77,7 @@ def test_a_path_resolves_to_a_model_named_after_the_file(
         ("Qwen2.5-Coder-1.5B", "did you mean qwen2.5-coder-1.5b"),
         ("xyzzy", "no model named 'xyzzy'; Known models: smollm2-135m, "),
         ("folder/nothing.gguf", "no model file folder/nothing.gguf"),
+        ("~no-such-user/a.gguf", "no model file ~no-such-user/a.gguf"),
         ("nothing.gguf", "no model file nothing.gguf"),
         ("", "no model named ''"),
     ],

@@ -82,6 +82,22 @@ def test_more_than_the_default_may_be_asked_for_but_not_more_than_is_free() -> N
         size(free=1000, cache_bytes=1100 * BLOCK)
 
 
+@pytest.mark.parametrize(
+    ("asked", "setting"),
+    [
+        ({"cache_bytes": 1}, "raise cache-gib"),
+        ({"tokens": 32}, "raise cache-tokens"),
+        ({"cache_bytes": 3000 * BLOCK}, "lower cache-gib"),
+        ({"tokens": 3000 * BLOCK_TOKENS}, "lower cache-tokens"),
+        ({"cache_bytes": 20 * BLOCK, "context": 4096}, "raise cache-gib"),
+        ({"tokens": 320, "context": 4096}, "raise cache-tokens"),
+    ],
+)
+def test_the_setting_that_is_to_blame_is_named(asked: dict[str, int], setting: str) -> None:
+    with pytest.raises((ConfigError, CacheTooSmallError), match=setting):
+        size(free=1000, **asked)
+
+
 def test_tokens_and_bytes_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="exclude"):
         size(free=1000, tokens=16, cache_bytes=16)

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import ModelFileError, ModelNotFoundError
+from headrace.errors import ConfigError, ModelFileError, ModelNotFoundError
 from headrace.models.architectures import ARCHITECTURES
 from headrace.models.download import ModelEntry, Progress, fetch
 from headrace.models.sampling_defaults import SamplingDefaults
@@ -81,9 +81,16 @@ class LocalModel:
 
 
 def home() -> Path:
-    """Where Headrace keeps what it fetches: HEADRACE_HOME, else ~/.cache/headrace."""
+    """Where Headrace keeps what it fetches: HEADRACE_HOME, else ~/.cache/headrace.
+
+    Raises ConfigError where the folder is that of a user who is not known here.
+    """
     named = os.environ.get("HEADRACE_HOME")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "headrace"
+    try:
+        return Path(named).expanduser() if named else Path.home() / ".cache" / "headrace"
+    except RuntimeError:
+        told = f"there is no user's folder {named!r}" if named else "needed, for this user has no home folder"
+        raise ConfigError(f"HEADRACE_HOME: {told}; name a folder in which models can be kept") from None
 
 
 def models_folder() -> Path:
@@ -107,7 +114,10 @@ def resolve(name_or_path: str, *, progress: Progress | bool = True, verify: bool
     if (entry := _entry(name_or_path)) is not None:
         file = fetch(entry, models_folder(), progress=progress, verify=verify)
         return LocalModel(entry.name, file, entry.sampling)
-    path = Path(name_or_path).expanduser()
+    try:
+        path = Path(name_or_path).expanduser()
+    except RuntimeError:  # of a user who is not known here
+        path = Path(name_or_path)
     if path.is_file():
         return LocalModel(path.stem, path.absolute())
     if path.suffix == ".gguf" or os.sep in name_or_path:

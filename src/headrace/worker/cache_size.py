@@ -72,11 +72,12 @@ def cache_size(
         blocks = cache_bytes // block_bytes
     else:
         blocks = min(default_bytes(free_bytes) // block_bytes, max_running * _blocks(context))
+    setting = "cache-gib" if cache_tokens is None else "cache-tokens"
     asked = cache_tokens is not None or cache_bytes is not None
     if asked and blocks * block_bytes > free_bytes:
         raise ConfigError(
             f"a cache of {blocks * BLOCK_TOKENS} tokens takes {_gib(blocks * block_bytes)}, "
-            f"but {_gib(free_bytes)} of memory is free: lower cache-tokens or cache-gib"
+            f"but {_gib(free_bytes)} of memory is free: lower {setting}"
         )
 
     if blocks >= _blocks(context):
@@ -84,12 +85,12 @@ def cache_size(
     if context_length is not None:
         raise ConfigError(
             f"a context of {context} tokens takes {_gib(_blocks(context) * block_bytes)} of cache, "
-            f"but only {_gib(blocks * block_bytes)} can be had: lower context-length or raise cache-tokens"
+            f"but only {_gib(blocks * block_bytes)} can be had: lower context-length or raise {setting}"
         )
     if blocks * BLOCK_TOKENS < min(MIN_CONTEXT, model_context):
         raise CacheTooSmallError(
             f"the cache can have {_gib(blocks * block_bytes)}, which holds {blocks * BLOCK_TOKENS} tokens: "
-            "free memory, raise cache-tokens or take a smaller model"
+            f"{'' if asked else 'free memory, '}raise {setting} or take a smaller model"
         )
     return CacheSize(blocks, blocks * block_bytes, blocks * BLOCK_TOKENS)
 

@@ -146,9 +146,10 @@ def _size_cache(backends: Iterable[Backend], config: ModelConfig, settings: Work
     if size.context_length < (settings.context_length or config.context_length):
         log.warning(
             "context lowered from %d to %d tokens, which is what the cache holds; "
-            "more memory or a larger --cache-tokens raises it",
+            "more memory or a larger %s raises it",
             config.context_length,
             size.context_length,
+            "--cache-gib" if settings.cache_tokens is None else "--cache-tokens",
         )
     tokens = size.blocks * BLOCK_TOKENS
     log.info("cache: %d blocks, %d tokens; context: %d tokens", size.blocks, tokens, size.context_length)
