@@ -98,7 +98,7 @@ def test_who_waits_for_another_process_that_fetches_is_told_so(verb: str, tmp_pa
             [sys.executable, "-m", "headrace", verb, *arguments],
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ
+            env={name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
             | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HEADRACE_HOME": str(tmp_path)},
         )
         try:
@@ -117,6 +117,15 @@ def test_wrong_settings_are_one_clear_line(tmp_path: Path) -> None:
     file = tmp_path / "other.toml"
     file.write_text("max-queue = 0")
     assert f"'max-queue' in {file}" in told(headrace("--config", str(file), "serve"))
+
+
+def test_a_variable_that_is_no_setting_is_one_warning() -> None:
+    warned = headrace("pull", "no-such-model", HEADRACE_PROT="1", HEADRACE_XYZZY="", HEADRACE_ISA="portable")
+    assert warned.stderr.splitlines()[0] == (
+        "headrace: ignored, for there is no such setting: HEADRACE_PROT (did you mean HEADRACE_PORT?), "
+        "HEADRACE_XYZZY"
+    )
+    assert "no-such-model" in warned.stderr.splitlines()[1]
 
 
 def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
@@ -140,6 +149,14 @@ def test_chat_keeps_the_conversation_until_it_is_reset() -> None:
         "system:Be brief.;user:Who?;assistant:Water;user:Why?;",
     ]
     assert seeds == {7}
+
+
+def test_an_unknown_command_in_chat_is_told_the_commands_and_a_path_is_text() -> None:
+    with running() as server:
+        said = headrace("chat", "--url", server.url, "--max-tokens", "5", stdin="/restart now\n/etc/hosts?\n")
+        prompts = [bytes(submit.prompt).decode() for submit in server.engine.submitted]
+    assert prompts == ["user:/etc/hosts?;"]
+    assert "There is no /restart: /reset begins" in said.stderr
 
 
 def test_chat_goes_on_after_an_error() -> None:

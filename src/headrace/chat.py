@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import signal
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from headrace.llm import LLM
 
 _HELP = "/reset begins a new conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+_COMMAND = re.compile(r"/\w*")
+"""A path, which has more slashes, is text for the model."""
 _CONNECT_SECONDS = 10
 
 Messages = Sequence[Mapping[str, str]]
@@ -130,6 +133,8 @@ def converse(model: Model, system: str | None) -> None:
                 messages = list(beginning)
             case "/help":
                 print(_HELP)
+            case text if _COMMAND.fullmatch(text.split()[0]):
+                print(f"There is no {text.split()[0]}: {_HELP}", file=sys.stderr)
             case text:
                 messages.append({"role": "user", "content": text})
                 _take_turn(model, messages)

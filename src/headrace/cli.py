@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from headrace import __version__
-from headrace.config import explain, options, read_file
+from headrace.config import explain, options, read_file, unknown_variables
 from headrace.errors import HeadraceError
 
 _ELSEWHERE = {
@@ -62,6 +63,8 @@ def cli(ctx: click.Context, config: Path | None) -> None:
     Every setting can also stand in the environment (--port as HEADRACE_PORT)
     or in headrace.toml (port = 8000).
     """
+    if (warning := unknown_variables(os.environ)) is not None:
+        _tell(warning)
     settings = read_file(config)
     ctx.default_map = dict.fromkeys([*cli.list_commands(ctx)], settings) | {
         "bench": dict.fromkeys(_BENCHES, settings)
@@ -185,5 +188,10 @@ def main() -> None:
         sys.exit(1)
     except HeadraceError as error:
         _tell(str(error))
+        sys.exit(1)
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        _tell("the system gives no more threads: end other programs, or raise the limit (ulimit -u)")
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

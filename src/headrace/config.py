@@ -6,8 +6,9 @@ the file its keys from there.
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,8 @@ from headrace.errors import ConfigError
 from headrace.option_types import FiniteNumber, WholeNumber
 
 FILE = "headrace.toml"
+_OTHER_VARIABLES = ("HEADRACE_CONFIG", "HEADRACE_HOME", "HEADRACE_ISA", "HEADRACE_URL")
+"""Variables that are read besides those of SETTINGS."""
 MAX_THREADS = 1024
 """More are a mistake of the user, and more than a system may give."""
 
@@ -139,6 +142,17 @@ def read_file(path: Path | None) -> dict[str, str]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
     return _checked(content, file)
+
+
+def unknown_variables(environment: Iterable[str]) -> str | None:
+    """A line that names the HEADRACE_… variables which mean nothing, each with the nearest that does."""
+    known = {*map(variable, SETTINGS), *_OTHER_VARIABLES}
+    told = []
+    for name in sorted(environment):
+        if name.startswith(variable("")) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            told.append(name + (f" (did you mean {near[0]}?)" if near else ""))
+    return f"ignored, for there is no such setting: {', '.join(told)}" if told else None
 
 
 def _checked(content: Mapping[str, object], file: Path) -> dict[str, str]:

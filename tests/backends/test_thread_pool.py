@@ -14,6 +14,7 @@ pytest.importorskip("headrace._native", reason="the native module is not built; 
 ASK = """
 import resource, sys
 from headrace.backends.cpu import CpuBackend
+from headrace.errors import ConfigError
 from headrace.models.gguf import GgufFile
 
 weights = GgufFile(sys.argv[1])
@@ -21,7 +22,7 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))  # no room for the stacks of so many
 try:
     CpuBackend(weights, threads=100_000)
-except RuntimeError as error:
+except ConfigError as error:
     print("refused:", error)
 """
 
@@ -32,4 +33,4 @@ def test_more_threads_than_the_system_gives_are_an_error_and_not_a_crash(synthet
         [sys.executable, "-c", ASK, str(synthetic_model)], capture_output=True, text=True, env=environment
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith("refused:")
+    assert run.stdout.startswith("refused: threads: the system does not give 100000 ")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace import _native
-from headrace.errors import ModelFileError
+from headrace.errors import ConfigError, ModelFileError
 from headrace.models.config import ModelConfig
 from headrace.models.graph import Add, Attention, Embed, Graph, Linear, Op, RmsNorm, Rope, SwiGlu, Value
 from headrace.models.quants import dequantize
@@ -32,13 +32,20 @@ def compile_plan(
     max_rows: int,
     int8_cache: bool,
 ) -> _native.Model:
-    """A plan that is ready but for its cache. The graph's tensors have been checked against `config`."""
+    """A plan that is ready but for its cache. The graph's tensors have been checked against `config`.
+
+    Raises ModelFileError for a model that is not supported, ConfigError where there are no such threads.
+    """
     if config.head_dim % 32:
         raise ModelFileError(
             f"{config.architecture}.attention.key_length: heads of {config.head_dim} are not supported, "
             "only multiples of 32"
         )
-    compiler = _Compiler(graph, config, weights, _native.Model(isa, threads, max_rows), int8_cache)
+    try:
+        model = _native.Model(isa, threads, max_rows)
+    except RuntimeError as error:  # std::system_error
+        raise ConfigError(f"threads: the system does not give {threads} ({error}); ask for fewer") from None
+    compiler = _Compiler(graph, config, weights, model, int8_cache)
     compiler.compile()
     return compiler.model
 
