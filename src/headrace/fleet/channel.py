@@ -11,6 +11,7 @@ from pathlib import Path
 import zmq
 
 from headrace.worker.messages import ToGateway, ToWorker, decode_to_gateway, encode
+from headrace.worker.transport import readable
 
 _BURST = 64
 """Messages handled before other tasks of the event loop get their turn."""
@@ -64,12 +65,9 @@ class Channel:
 
     def _read(self) -> None:
         for _ in range(_BURST):
-            if self._socket.closed:
+            if self._socket.closed or not readable(self._socket):
                 return
-            try:
-                identity, data = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+            identity, data = self._socket.recv(), self._socket.recv()
             if handler := self._handlers.get(identity):
                 handler(decode_to_gateway(data))
         self._loop.call_soon(self._read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 import socket
@@ -83,6 +84,9 @@ async def _serve(
         def ready() -> None:
             seconds = time.monotonic() - began
             tell(f"loaded in {seconds:.1f} s; context {facts.context_length} tokens, cache {_cache(facts)}")
+            # What was made while loading stays: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
             sample = _sample(url, model.name, prompter.chats)
             tell(f"serving {model.name} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
 

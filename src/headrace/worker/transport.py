@@ -12,6 +12,15 @@ _LINGER_MS = 2000
 """How long closing waits until the last messages are out."""
 
 
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
+"""As plain numbers, which combine several times sooner than enumerations."""
+
+
+def readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message is there, whole. To ask costs less than the exception of a socket that has none."""
+    return bool(int(socket.getsockopt(_EVENTS)) & _READABLE)
+
+
 class Channel:
     """Messages from and to the gateway. Sending never blocks: a thread of ZeroMQ's delivers."""
 
@@ -29,12 +38,8 @@ class Channel:
 
     def received(self) -> Iterator[ToWorker]:
         """All messages that have arrived; none is waited for."""
-        while True:
-            try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            yield decode_to_worker(data)
+        while readable(self._socket):
+            yield decode_to_worker(self._socket.recv())
 
     def wait(self) -> None:
         """Sleeps until a message arrives."""
