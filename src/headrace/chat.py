@@ -11,8 +11,8 @@ import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
+from headrace.address import parse_url
 from headrace.errors import ConfigError, HeadraceError, RequestError
 
 if TYPE_CHECKING:
@@ -54,20 +54,7 @@ class RemoteModel:
 
     def __init__(self, url: str, model: str | None, options: Mapping[str, Any]):
         """`model` None takes the first one that the server lists. Raises ConfigError for what is no URL."""
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            port = parts.port
-        except ValueError:
-            port = None
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or (port is None and ":" in parts.netloc[-6:])
-        ):
-            raise ConfigError(f"--url: expected an address like http://127.0.0.1:8000, not {url!r}")
-        self._secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname, port
-        self._base = parts.path.rstrip("/").removesuffix("/v1")
+        self._address = parse_url(url)
         self._url = url
         self._options = options
         self.name = model or self._first_model()
@@ -95,13 +82,13 @@ class RemoteModel:
 
     @contextlib.contextmanager
     def _response(self, method: str, path: str, body: object = None) -> Iterator[http.client.HTTPResponse]:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=_CONNECT_SECONDS)
+        connection = self._address.connection(_CONNECT_SECONDS)
         try:
             connection.connect()
             connection.sock.settimeout(None)  # an answer may take its time
             headers = {"content-type": "application/json"}
-            connection.request(method, self._base + path, None if body is None else json.dumps(body), headers)
+            content = None if body is None else json.dumps(body)
+            connection.request(method, self._address.base + path, content, headers)
             response = connection.getresponse()
             if response.status != 200:
                 raise RequestError(_error_message(response))

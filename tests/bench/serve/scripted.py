@@ -8,7 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.bench.serve.target import Target, parse_url
+from headrace.address import parse_url
+from headrace.bench.serve.target import Target
 
 
 def chunk(data: bytes) -> bytes:

@@ -9,12 +9,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from headrace.address import parse_url
 from headrace.bench.output import print_result
 from headrace.bench.serve import plot as plotting
 from headrace.bench.serve.metrics import Limits
 from headrace.bench.serve.own_server import own_server
 from headrace.bench.serve.run import Settings, run
-from headrace.bench.serve.target import find, parse_url
+from headrace.bench.serve.target import find
 from headrace.bench.serve.workloads import Workload
 from headrace.config import options
 from headrace.option_types import FiniteNumber, WholeNumber

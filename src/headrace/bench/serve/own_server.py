@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from headrace.bench.serve.target import get, parse_url
+from headrace.address import parse_url
+from headrace.bench.serve.target import get
 from headrace.errors import HeadraceError
 
 _START_SECONDS = 900

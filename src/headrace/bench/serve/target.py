@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import http.client
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import msgspec
 
+from headrace.address import Address
 from headrace.bench.serve.workloads import Ask
 from headrace.errors import ConfigError
 
 _SECONDS = 10
 """For a server to say what it serves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Of an OpenAI-compatible API."""
-
-    host: str
-    port: int
-    secure: bool
-    base: str
-    """What the paths begin with, before /v1."""
-    api_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +33,7 @@ class Target:
         address = self.address
         lines = [f"POST {address.base}/v1/{'chat/' if ask.chat else ''}completions HTTP/1.1"]
         lines += [f"Host: {address.host}:{address.port}", "Content-Type: application/json"]
-        lines += [f"{name}: {value}" for name, value in _headers(address).items()]
+        lines += [f"{name}: {value}" for name, value in address.headers.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
         return "\r\n".join(lines).encode() + body
 
@@ -57,20 +45,6 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model]
-
-
-def parse_url(url: str, api_key: str | None = None) -> Address:
-    """The address, with or without http:// and /v1. Raises ConfigError for what is no URL."""
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--url: expected an address like http://127.0.0.1:8000, not {url!r}")
-    secure = parts.scheme == "https"
-    base = parts.path.rstrip("/").removesuffix("/v1")
-    return Address(parts.hostname, port or (443 if secure else 80), secure, base, api_key)
 
 
 def find(address: Address, model: str | None) -> Target:
@@ -94,15 +68,10 @@ def find(address: Address, model: str | None) -> Target:
 
 def get(address: Address, path: str) -> tuple[int, bytes]:
     """Status and body. Raises OSError or HTTPException where the server cannot be reached."""
-    kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
-    connection = kind(address.host, address.port, timeout=_SECONDS)
+    connection = address.connection(_SECONDS)
     try:
-        connection.request("GET", address.base + path, headers=_headers(address))
+        connection.request("GET", address.base + path, headers=address.headers)
         response = connection.getresponse()
         return response.status, response.read()
     finally:
         connection.close()
-
-
-def _headers(address: Address) -> dict[str, str]:
-    return {} if address.api_key is None else {"Authorization": f"Bearer {address.api_key}"}
