@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from headrace.backends.sampling import SamplingParams
+from headrace.engine.stats import EngineStats
 from headrace.errors import ConfigError, RequestError
 from headrace.models.chat_template import ChatTemplate
 from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.tokenizer import Tokenizer
 from headrace.worker.generator import Generator
 from headrace.worker.loader import load, open_model
-from headrace.worker.messages import Stats, Submit, TokenEvent
+from headrace.worker.messages import Submit, TokenEvent
 from headrace.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class LLM:
             raise RequestError("messages are mappings with 'role' and 'content'", "messages")
         return self._template.encode(messages, self._tokenizer)
 
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         """Gauges and counters of the engine."""
         return self._generator.stats()
 

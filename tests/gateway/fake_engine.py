@@ -6,10 +6,11 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 
+from headrace.engine.stats import EngineStats
 from headrace.errors import TemplateError, WorkerDiedError
 from headrace.fleet import ReplicaHealth, State, Stream
 from headrace.models.control_tokens import MarkedText
-from headrace.worker.messages import Stats, Submit, TokenEvent
+from headrace.worker.messages import Submit, TokenEvent
 
 ANSWER = "Water flows downhill. "
 
@@ -73,9 +74,8 @@ class FakeEngine:
             stream.end(WorkerDiedError("the server stopped before the request ended"))
         self._streams.clear()
 
-    async def stats(self) -> dict[str, Stats]:
-        figures = {name: number for number, name in enumerate(Stats.__struct_fields__)}
-        return {"worker-0": Stats(**figures)}
+    async def stats(self) -> dict[str, EngineStats]:
+        return {"worker-0": EngineStats(*range(len(EngineStats._fields)))}
 
     def health(self) -> list[ReplicaHealth]:
         return [ReplicaHealth("worker-0", "fake", self.state, 1, "0123", 0, "")]

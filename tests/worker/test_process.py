@@ -17,6 +17,7 @@ import zmq
 
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.sampling import SamplingParams
+from headrace.engine.stats import EngineStats
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
     Cancel,
@@ -78,13 +79,13 @@ class Peer:
             found += self.receive(Events).events
         return found
 
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         """The next figures; events before them are skipped."""
         self.send(Ping())
         while True:
             message = self.receive(Stats | Events)  # type: ignore[type-var]
             if isinstance(message, Stats):
-                return message
+                return message.engine
 
     def __enter__(self) -> Peer:
         return self

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 
 class EngineStats(NamedTuple):
-    """The fields of the worker's `Stats` message, in its order. Blocks are of all groups together."""
+    """Sent on to whoever asks a worker, so fields are only ever added at the end.
+
+    Blocks are of all groups together.
+    """
 
     waiting: int
     running: int

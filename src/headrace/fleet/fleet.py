@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from headrace.engine.stats import EngineStats
 from headrace.errors import WorkerUnavailableError
 from headrace.fleet.channel import Channel
 from headrace.fleet.replica import Replica, State
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.stream import Stream
-from headrace.worker.messages import Ready, Stats, Submit
+from headrace.worker.messages import Ready, Submit
 from headrace.worker.settings import WorkerSettings
 
 
@@ -90,7 +91,7 @@ class Fleet:
         for replica in self._replicas:
             replica.cancel(request_id)
 
-    async def stats(self, timeout: float = 1.0) -> dict[str, Stats]:
+    async def stats(self, timeout: float = 1.0) -> dict[str, EngineStats]:
         """Gauges and counters by replica; without those that have no worker. `timeout` in seconds.
 
         Counters begin at zero again when a worker is restarted.

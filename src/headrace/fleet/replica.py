@@ -7,6 +7,7 @@ import contextlib
 import logging
 from enum import Enum
 
+from headrace.engine.stats import EngineStats
 from headrace.errors import HeadraceError, RequestError, WorkerDiedError
 from headrace.fleet.channel import Channel
 from headrace.fleet.process import WorkerProcess, describe_status
@@ -68,7 +69,7 @@ class Replica:
         self._refusal = ""
         self._stop = asyncio.Event()
         self._last_word = asyncio.Event()
-        self._stats: Stats | None = None
+        self._stats: EngineStats | None = None
         self._stats_asked: asyncio.Future[None] | None = None
 
     @property
@@ -120,7 +121,7 @@ class Replica:
             stream.end()
             self._channel.send(self._identity, Cancel(request_id))
 
-    async def stats(self, timeout: float) -> Stats | None:
+    async def stats(self, timeout: float) -> EngineStats | None:
         """The worker's answer, or its last one where a long step delays it beyond `timeout` seconds."""
         if self.state in (State.READY, State.DRAINING):
             if self._stats_asked is None:
@@ -184,8 +185,8 @@ class Replica:
         match message:
             case Events():
                 self._deliver(message)
-            case Stats():
-                self._stats = message
+            case Stats(engine=stats):
+                self._stats = stats
                 self._answer_stats()
             case Rejected(id=request_id, reason=reason):
                 if stream := self._streams.pop(request_id, None):

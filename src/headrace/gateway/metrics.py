@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.worker.messages import Stats
+from headrace.engine.stats import EngineStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -41,7 +41,7 @@ class _EngineCollector(Collector):
     """Turns the engines' latest figures into metrics; their counters begin anew with a new worker."""
 
     def __init__(self) -> None:
-        self.stats: Mapping[str, Mapping[str, Stats]] = {}
+        self.stats: Mapping[str, Mapping[str, EngineStats]] = {}
 
     def collect(self) -> Iterator[Metric]:
         for name, (text, field) in _GAUGES.items():
@@ -55,7 +55,7 @@ class _EngineCollector(Collector):
                 counter.add_metric(labels, getattr(stats, field))
             yield counter
 
-    def _replicas(self) -> Iterator[tuple[list[str], Stats]]:
+    def _replicas(self) -> Iterator[tuple[list[str], EngineStats]]:
         for model, replicas in self.stats.items():
             for replica, stats in replicas.items():
                 yield [model, replica], stats
@@ -103,7 +103,7 @@ class Metrics:
             registry=self._registry,
         )
 
-    def render(self, engines: Mapping[str, Mapping[str, Stats]]) -> bytes:
+    def render(self, engines: Mapping[str, Mapping[str, EngineStats]]) -> bytes:
         """The text that Prometheus reads; `engines` holds the latest figures by model and replica."""
         self._engines.stats = engines
         return generate_latest(self._registry)

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from headrace.engine.stats import EngineStats
 from headrace.fleet import ReplicaHealth
 from headrace.models.control_tokens import MarkedText
 from headrace.models.sampling_defaults import SamplingDefaults
-from headrace.worker.messages import Stats, Submit, TokenEvent
+from headrace.worker.messages import Submit, TokenEvent
 
 Result = TypeVar("Result")
 
@@ -34,7 +35,7 @@ class Engine(Protocol):
         """Begins a request. The call or the stream raises a HeadraceError where it cannot run or complete."""
         ...
 
-    async def stats(self) -> dict[str, Stats]:
+    async def stats(self) -> dict[str, EngineStats]:
         """The latest figures by replica."""
         ...
 

@@ -7,11 +7,12 @@ from time import perf_counter
 
 from headrace.backends.step import TopLogprobs
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
+from headrace.engine.stats import EngineStats
 from headrace.errors import RequestError
 from headrace.models.vocabulary import Vocabulary
 from headrace.worker.detokenizer import Detokenizer
 from headrace.worker.loader import LoadedModel
-from headrace.worker.messages import Stats, Submit, TokenEvent
+from headrace.worker.messages import Submit, TokenEvent
 
 
 @dataclass(slots=True)
@@ -82,9 +83,9 @@ class Generator:
         self._engine.observe(self._submitted - self._began, perf_counter() - self._submitted)
         return [self._event(live, out) for out in outputs if (live := self._live.get(out.id))]
 
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         """The engine's gauges and counters."""
-        return Stats(*self._engine.stats)
+        return self._engine.stats
 
     def _check_context(self, message: Submit) -> None:
         context = self._loaded.context_length

@@ -10,8 +10,9 @@ import msgspec
 
 from headrace.backends.fingerprint import Fingerprint
 from headrace.backends.sampling import SamplingParams
+from headrace.engine.stats import EngineStats
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -105,27 +106,10 @@ class Rejected(_Message, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Stats(_Message, frozen=True, tag=True, array_like=True, gc=False):
-    """Gauges, and counters since the worker started."""
+    """The answer to `Ping`."""
 
-    waiting: int
-    running: int
-    blocks_total: int
-    blocks_used: int
-    """Held by running requests."""
-    blocks_cached: int
-    """Held by the prefix tree alone, free to be taken."""
-    prompt_tokens: int
-    computed_tokens: int
-    """Rows computed, prompt and output."""
-    cached_tokens: int
-    """Prompt tokens found in the prefix tree."""
-    generated_tokens: int
-    preemptions: int
-    steps: int
-    drafted_tokens: int = 0
-    """Verified for speculation."""
-    accepted_tokens: int = 0
-    """Of those, the ones that were right."""
+    engine: EngineStats
+    """Counted since the worker started."""
 
 
 class Drained(_Message, frozen=True, tag=True, array_like=True, gc=False):

@@ -31,6 +31,7 @@ from headrace.worker.messages import (
     Ping,
     Ready,
     Rejected,
+    Stats,
     Submit,
     TokenEvent,
     ToWorker,
@@ -109,7 +110,7 @@ class Worker:
             case Drain():
                 self._draining = True
             case Ping():
-                self._channel.send(self._generator.stats())
+                self._channel.send(Stats(self._generator.stats()))
 
     def _submit(self, message: Submit) -> None:
         if self._draining:
