@@ -56,7 +56,7 @@ SETTINGS: dict[str, Setting] = {
     "kv_dtype": Setting(
         click.Choice(["f16", "int8"]), "Element type of the KV cache; int8 is half the size.", "f16"
     ),
-    "max_batch_tokens": Setting(_COUNT, "Most tokens that one step computes.", 512),
+    "max_batch_tokens": Setting(_COUNT, "Most tokens that one step computes.", 256),
     "max_running": Setting(_COUNT, "Most sequences that run at the same time.", 64),
     "prefix_cache": Setting(
         bool, "Reuse what prompts have in common.", True, flags="--prefix-cache/--no-prefix-cache"

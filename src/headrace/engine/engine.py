@@ -23,7 +23,7 @@ class EngineConfig:
 
     cache_blocks: int
     """Blocks in the pool of each cache group."""
-    max_batch_tokens: int = 512
+    max_batch_tokens: int = 256
     """The most tokens one step computes."""
     max_running: int = 64
     """The most sequences that run at a time; never more than `max_batch_tokens`."""

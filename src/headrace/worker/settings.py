@@ -21,8 +21,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     backend: Literal["cpu", "reference"] = "cpu"
     threads: int | None = None
     """None: the CPUs of the affinity mask, within the cgroup's quota."""
-    max_batch_tokens: int = 512
-    """The most rows of one step."""
+    max_batch_tokens: int = 256
+    """The most rows of one step. A prompt is computed no faster by longer steps, but others wait longer."""
     max_running: int = 64
     """The most requests that run at the same time."""
     cache_tokens: int | None = None
