@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ from side_by_side.cases import CASES
 from side_by_side.llama_cpp import LlamaCpp
 from side_by_side.openvino import OpenVino
 from side_by_side.ours import Headrace
-from side_by_side.process import PeerError
+from side_by_side.process import PeerError, adopt_orphans
 from side_by_side.report import Result, markdown, table
 from side_by_side.vllm import Vllm
 from side_by_side.work import Case, Engine, Run
@@ -40,6 +41,8 @@ CALM_LOAD, CALM_SECONDS = 0.7, 600.0
 
 def main() -> None:
     arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("peers: told to end"))  # its processes end with it
+    adopt_orphans()
     engines, absent = prepare(arguments.peers)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
     cases = [case for case in CASES if not arguments.only or case.name in arguments.only]
@@ -98,20 +101,24 @@ def reporting(failures: dict[str, str], name: str) -> Iterator[None]:
 
 
 def measure(case: Case, engines: Sequence[Engine], threads: int) -> Result:
-    """All rounds of a case, the engines taking turns; one that fails is left out from then on."""
+    """All rounds of a case, the engines taking turns; one that fails is left out from then on.
+
+    A round that others on the machine disturbed is run again, until there have been twice as many.
+    """
     result = Result(case)
-    for number in range(1, case.rounds + 1):
+    for number in range(1, 2 * case.rounds + 1):
         for engine in engines:
-            if engine.name in result.failures:
+            if engine.name in result.failures or len(result.calm(engine.name)) >= case.rounds:
                 continue
-            start, load = time.monotonic(), os.getloadavg()[0]
+            start, bystanders = time.monotonic(), machine.Bystanders()
             run = Run(f"{case.name}-{engine.name}-{number}", threads, case.seconds)
             with reporting(result.failures, engine.name):
                 figures = case.measure(engine, run)
-                took = time.monotonic() - start
+                took, figures["others"] = time.monotonic() - start, bystanders.share()
                 result.rounds.setdefault(engine.name, []).append(figures)
                 said = "  ".join(f"{row.figure} {figures[row.figure]:.1f}" for row in case.rows)
-                about = f"{case.name} {number}/{case.rounds} {engine.name} ({took:.0f} s, load {load:.1f})"
+                others = f"others took {figures['others']:.0%} of the machine"
+                about = f"{case.name} {number} {engine.name} ({took:.0f} s, {others})"
                 print(f"{about}: {said}", file=sys.stderr, flush=True)
     return result
 

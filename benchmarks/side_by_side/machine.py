@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import sys
 import time
 from pathlib import Path
@@ -39,6 +40,34 @@ def wait_until_calm(load: float, seconds: float) -> float:
         print(f"peers: load {now:.2f}, waiting for {load}", file=sys.stderr, flush=True)
         time.sleep(15)
     return round(now, 2)
+
+
+class Bystanders:
+    """How much of the processor's time others take while something of ours runs."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._elsewhere = _busy_seconds() - _own_seconds()
+
+    def share(self) -> float:
+        """Their share since the beginning, 0 to 1 of all cores; what runs on below us counts as theirs."""
+        elsewhere = _busy_seconds() - _own_seconds() - self._elsewhere
+        wall = (time.monotonic() - self._start) * (os.cpu_count() or 1)
+        return round(min(1.0, max(0.0, elsewhere / wall)), 3)
+
+
+def _busy_seconds() -> float:
+    """Time that all cores have spent on anything but waiting, and that the host has kept from them."""
+    user, nice, system, _idle, _waiting, irq, soft_irq, steal = map(
+        int, Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=9)[1:9]
+    )
+    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds() -> float:
+    """Time that this process and the ended ones below it have used."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _processor() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -60,6 +61,12 @@ def serving(
             _end(process, patience=30)
 
 
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own parent ends, so that their time is known to be ours."""
+    set_child_subreaper = 36  # linux/prctl.h
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -83,7 +90,7 @@ def _start(
 
 
 def _end(process: subprocess.Popen[str], patience: float) -> None:
-    """Ask the process to end, then end whatever is left of its group."""
+    """Ask the process to end, then end whatever is left of its group, and take it in."""
     if process.poll() is None and patience:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -91,6 +98,9 @@ def _end(process: subprocess.Popen[str], patience: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-process.pid, 0)
 
 
 def _wait_until_ready(process: subprocess.Popen[str], url: str, deadline: float, log: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from side_by_side.work import Case, Figures, Row
 
 OURS = "headrace"
+CALM_SHARE = 0.05
+"""The share of the processor's time that other processes may take in a round that counts."""
 
 
 @dataclass(slots=True)
@@ -25,9 +27,14 @@ class Result:
         """Those with at least one round."""
         return [name for name in self.case.engines if self.rounds.get(name)]
 
+    def calm(self, engine: str) -> list[Figures]:
+        """The rounds that hardly anybody else disturbed."""
+        return [figures for figures in self.rounds.get(engine, []) if figures["others"] <= CALM_SHARE]
+
     def value(self, engine: str, row: Row) -> float | None:
-        """Median over the rounds; None where there is none."""
-        values = [figures[row.figure] for figures in self.rounds.get(engine, []) if row.figure in figures]
+        """Median over the calm rounds, over all where none was calm; None where there was none at all."""
+        rounds = self.calm(engine) or self.rounds.get(engine, [])
+        values = [figures[row.figure] for figures in rounds if row.figure in figures]
         return median(values) if values else None
 
     def ratio(self, peer: str, row: Row) -> float | None:
@@ -97,8 +104,9 @@ def _how(about: Mapping[str, Any]) -> list[str]:
     absent = [f"{name} could not be installed: {why}." for name, why in about["absent"].items()]
     return [
         f"Measured by `make peers` on {about['date']}, {about['threads']} threads on as many cores,"
-        " client included; medians of the rounds, the engines taking turns in each. A bold figure says"
-        " how many times better Headrace is, in speed or in time.",
+        " client included; medians of the rounds, the engines taking turns in each. A round counts if other"
+        f" processes took at most {CALM_SHARE:.0%} of the processor's time. A bold figure says how many times"
+        " better Headrace is, in speed or in time.",
         "",
         f"Machine: {machine['processor']} (family {machine['family']}, model {machine['model']}),"
         f" {machine['cores']} cores, L3 {machine['l3_cache']}, {machine['memory_gib']} GiB of memory;"
@@ -110,8 +118,11 @@ def _how(about: Mapping[str, Any]) -> list[str]:
 
 
 def _remarks(result: Result) -> list[str]:
-    rounds = max((len(found) for found in result.rounds.values()), default=0)
-    remarks = [f"{rounds} {'round' if rounds == 1 else 'rounds'}."]
+    remarks = []
+    for name in result.engines:
+        calm, rounds = len(result.calm(name)), len(result.rounds[name])
+        counted = calm or f"all {rounds}, disturbed,"
+        remarks.append(f"{name}: {counted} of {rounds} rounds count.")
     remarks += [f"{name}: {count} requests failed." for name, count in result.failed_requests().items()]
     remarks += [f"{name} brought no figures: {why}." for name, why in result.failures.items()]
     return [" ".join(remarks), ""]
