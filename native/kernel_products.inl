@@ -72,15 +72,14 @@ struct GroupRows {
 template <Type type, int rows>
 INLINE void add_group(const bvec w[8], const GroupScales& s, const GroupRows& x, fvec acc[rows]) {
   constexpr Format f = format_of(type);
-  constexpr int step = rows < kRowsInFlight ? rows : kRowsInFlight;
-  static_assert(rows % step == 0);
+  constexpr int step = rows % kRowsInFlight ? rows : kRowsInFlight;
 #pragma GCC unroll 16
   for (int r = 0; r < rows; r += step) {
     fvec product[step];
     const int8_t* values = x.values + r * kGroup;
     if constexpr (f.scales == Scales::super_halves) {
       ivec low[step], high[step];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int i = 0; i < step; ++i) {
         low[i] = isplat(-f.zero * x.low_sums[r + i]);
         high[i] = isplat(-f.zero * (x.sums[r + i] - x.low_sums[r + i]));
@@ -88,19 +87,19 @@ INLINE void add_group(const bvec w[8], const GroupScales& s, const GroupRows& x,
       dot<f.bits, 4, step>(w, values, low);
       dot<f.bits, 4, step>(w + 4, values + 16, high);
       // All of these are integers below 2^24, so floats hold them exactly.
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int i = 0; i < step; ++i)
         product[i] =
             __builtin_convertvector(low[i], fvec) * s.half[0] + __builtin_convertvector(high[i], fvec) * s.half[1];
     } else {
       ivec sum[step];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int i = 0; i < step; ++i) sum[i] = f.zero ? isplat(-f.zero * x.sums[r + i]) : ivec{};
       dot<f.bits, 8, step>(w, values, sum);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int i = 0; i < step; ++i) product[i] = __builtin_convertvector(sum[i], fvec);
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < step; ++i) {
       acc[r + i] = fma(product[i], s.scale * vsplat(x.scales[r + i]), acc[r + i]);
       if constexpr (f.minimum) acc[r + i] = fma(s.minimum, vsplat(x.scaled_sums[r + i]), acc[r + i]);

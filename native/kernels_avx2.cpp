@@ -5,7 +5,7 @@
 #define HEADRACE_NUMERICS "fma"
 
 // How much is held in registers at a time.
-#define HEADRACE_MATRIX_ROWS 4, 2, 1  // rows of a matrix product, one sum each
+#define HEADRACE_MATRIX_ROWS 4, 3, 2, 1  // rows of a matrix product, one sum each
 #define HEADRACE_ROWS_IN_FLIGHT 2  // of these, those with an integer sum as well
 #define HEADRACE_SCORE_QUERIES 6, 4, 3, 2, 1  // queries of a key product
 #define HEADRACE_SCORE_SUMS 12  // queries times blocks of a key product

@@ -5,7 +5,7 @@
 #define HEADRACE_NUMERICS "fma"
 
 // How much is held in registers at a time.
-#define HEADRACE_MATRIX_ROWS 16, 12, 8, 4, 2, 1  // rows of a matrix product, one sum each
+#define HEADRACE_MATRIX_ROWS 16, 12, 8, 7, 6, 5, 4, 3, 2, 1  // rows of a matrix product, one sum each
 #define HEADRACE_ROWS_IN_FLIGHT 4  // of these, those with an integer sum as well
 #define HEADRACE_SCORE_QUERIES 12, 6, 4, 3, 2, 1  // queries of a key product
 #define HEADRACE_SCORE_SUMS 24  // queries times blocks of a key product

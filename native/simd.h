@@ -243,7 +243,7 @@ INLINE void dot(const bvec* w, const int8_t* x, ivec* sums) {
   ivec other[rows] = {};
 #pragma GCC unroll 8
   for (int c = 0; c < chunks; ++c)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       ivec& sum = rows < 4 && c % 2 ? other[r] : sums[r];
       sum = (ivec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w[c], _mm512_set1_epi32(four(r, c)));
@@ -256,7 +256,7 @@ INLINE void dot(const bvec* w, const int8_t* x, ivec* sums) {
   // bit is multiplied apart.
   constexpr int fit = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
   const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
     for (int c = 0; c < chunks; c += fit) {
@@ -277,7 +277,7 @@ INLINE void dot(const bvec* w, const int8_t* x, ivec* sums) {
 #pragma GCC unroll 8
   for (int c = 0; c < chunks; ++c) {
     const __m128i even = _mm_and_si128((__m128i)w[c], _mm_set1_epi16(0xff)), odd = _mm_srli_epi16((__m128i)w[c], 8);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       const __m128i xs = _mm_set1_epi32(four(r, c));
       const __m128i x_even = _mm_srai_epi16(_mm_slli_epi16(xs, 8), 8), x_odd = _mm_srai_epi16(xs, 8);
