@@ -24,9 +24,7 @@ def test_standard_output_is_one_json_object_and_progress_goes_to_standard_error(
     report = json.loads(result.stdout)
     assert set(report) == {"prefill_tok_s", "decode_tok_s", "isa", "threads"}
     assert set(report["prefill_tok_s"]) == set(report["decode_tok_s"]) == {"1", "3"}
-    assert min(report["prefill_tok_s"].values()) > 0
-    # How fast is not for a test to say: decode is a difference of two times, which a busy machine can upset.
-    assert all(isinstance(rate, float) for rate in report["decode_tok_s"].values())
+    assert min(*report["prefill_tok_s"].values(), *report["decode_tok_s"].values()) > 0
     assert report["threads"] == 1
     assert "batch   3" in result.stderr
 
