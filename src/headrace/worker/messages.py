@@ -6,17 +6,27 @@ both sides refuse a peer whose PROTOCOL_VERSION differs.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from headrace.backends.fingerprint import Fingerprint
 from headrace.backends.sampling import SamplingParams
 from headrace.engine.stats import EngineStats
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Tagged by class name; positional on the wire, so fields are only ever added at the end."""
+
+
+class Constraint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the output must match, token by token."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    text: str
+    """The schema as JSON text, the regular expression, or the grammar in llguidance's Lark dialect."""
 
 
 # gateway to worker
@@ -38,6 +48,15 @@ class Submit(_Message, frozen=True, tag=True, array_like=True, gc=False):
     adapter: str = ""
     salt: str = ""
     use_prefix_cache: bool = True
+    min_tokens: int = 0
+    """No stop token, end-of-text token or stop string ends the request before it has so many tokens."""
+    logit_bias: list[tuple[int, float]] = []
+    """(token id, addend to its logit); ids are distinct and in the vocabulary."""
+    constraint: Constraint | None = None
+    include_stop: bool = False
+    """Text ends with the stop string that was met instead of before it."""
+    prompt_logprobs: int = -1
+    """As top_logprobs, for every prompt token but the first; they come with the first event."""
 
 
 class Cancel(_Message, frozen=True, tag=True, array_like=True, gc=False):
@@ -90,6 +109,8 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cached_tokens: int = 0
     logprobs: list[tuple[float, list[int], list[float]]] = []
     """For each of token_ids where asked: the chosen token's, then the top ids and theirs."""
+    prompt_logprobs: list[tuple[float, list[int], list[float]]] = []
+    """As `logprobs`, for the prompt's second and later tokens, where asked, with the first event."""
 
 
 class Events(_Message, frozen=True, tag=True, array_like=True, gc=False):
