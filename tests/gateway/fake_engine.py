@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from headrace.engine.stats import EngineStats
 from headrace.errors import TemplateError, WorkerDiedError
 from headrace.fleet import ReplicaHealth, State, Stream
+from headrace.models.answer import PlainFormat
 from headrace.models.control_tokens import MarkedText
 from headrace.worker.messages import Submit, TokenEvent
 
@@ -64,7 +68,12 @@ class FakeEngine:
             if message.top_logprobs >= 0:
                 tops = list(range(message.top_logprobs))
                 logprobs = [(-0.5, tops, [-1.0] * len(tops))]
-            stream.push(TokenEvent(message.id, shown, [ord(letter)], reason, self.cached_tokens, logprobs))
+            event = TokenEvent(message.id, shown, [ord(letter)], reason, self.cached_tokens, logprobs)
+            if number == 1 and message.prompt_logprobs >= 0:
+                tops = list(range(message.prompt_logprobs))
+                scored = [(-0.25, tops, [-1.0] * len(tops))] * (len(message.prompt) - 1)
+                event = msgspec.structs.replace(event, prompt_logprobs=scored)
+            stream.push(event)
             if reason:
                 del self._streams[message.id]
                 return
@@ -90,7 +99,10 @@ class ByteWords:
         self.tokenized = 0
         """Characters in all."""
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> MarkedText:
+    knows_tools = False
+    answer_format = PlainFormat()
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **_variables: Any) -> MarkedText:
         if messages[0]["content"] == "refuse":
             raise TemplateError("roles must alternate")
         return MarkedText("".join(f"{m['role']}:{m['content']};" for m in messages), "\ufdd0")

@@ -120,6 +120,45 @@ def test_completion_logprobs_are_parallel_lists(client: openai.OpenAI) -> None:
     assert logprobs.text_offset == [0, 1, 2]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_n_choices_share_a_prompt_that_counts_once(client: openai.OpenAI, stream: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    answer = client.chat.completions.create(
+        model="fake", messages=HELLO, max_tokens=4, n=3, stream=stream, **options
+    )
+    texts = dict.fromkeys(range(3), "")
+    for part in answer if stream else [answer]:
+        for choice in part.choices:
+            texts[choice.index] += (choice.delta.content or "") if stream else choice.message.content
+        usage = part.usage
+    assert texts == dict.fromkeys(range(3), ANSWER[:4])
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len("user:Hi;"), 12)
+
+
+def test_choices_differ_by_their_number_alone(server: RunningGateway) -> None:
+    server.complete(prompt=["a", "b"], n=2, seed=7)
+    told = [(s.sampling.prompt_index, s.sampling.choice_index) for s in server.engine.submitted[-4:]]
+    assert told == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert {submit.sampling.seed for submit in server.engine.submitted[-4:]} == {7}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_begins_with_the_prompt(client: openai.OpenAI, stream: bool) -> None:
+    answer = client.completions.create(model="fake", prompt=[72, 105], max_tokens=3, echo=True, stream=stream)
+    text = "".join(part.choices[0].text for part in (answer if stream else [answer]))
+    assert text == "Hi" + ANSWER[:3]
+
+
+def test_an_echo_without_output_scores_the_prompt(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="fake", prompt="Hi!", max_tokens=0, echo=True, logprobs=1)
+    logprobs = answer.choices[0].logprobs
+    assert answer.choices[0].text == "Hi!"
+    assert logprobs.tokens == ["H", "i", "!"]
+    assert logprobs.token_logprobs == [None, -0.25, -0.25]
+    assert logprobs.text_offset == [0, 1, 2]
+    assert answer.usage.completion_tokens == 0
+
+
 def test_cached_tokens_are_reported() -> None:
     with (
         running(cached_tokens=3) as server,

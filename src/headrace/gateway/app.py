@@ -14,8 +14,9 @@ from starlette.routing import Route
 from headrace.errors import RequestError
 from headrace.fleet import State
 from headrace.gateway.errors import error_json, internal
-from headrace.gateway.generate import ChatEndpoint, CompletionEndpoint
+from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.metrics import CONTENT_TYPE
+from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 
@@ -25,8 +26,8 @@ def create_app(gateway: Gateway) -> Starlette:
     pages = _Pages(gateway)
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", ChatEndpoint(gateway), methods=["POST"]),
-            Route("/v1/completions", CompletionEndpoint(gateway), methods=["POST"]),
+            Route("/v1/chat/completions", GenerateEndpoint(gateway, ChatDialect()), methods=["POST"]),
+            Route("/v1/completions", GenerateEndpoint(gateway, CompletionDialect()), methods=["POST"]),
             Route("/v1/models", pages.models),
             Route("/v1/models/{name:path}", pages.model),
             Route("/health", pages.health),

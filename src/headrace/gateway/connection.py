@@ -53,6 +53,6 @@ async def send_json(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: RequestError) -> None:
-    """An error as a whole response."""
-    await send_json(send, error.status, error_json(error), error_headers(error))
+async def send_error(send: Send, error: RequestError, body: bytes | None = None) -> None:
+    """An error as a whole response; `body` where it is not to have OpenAI's shape."""
+    await send_json(send, error.status, body or error_json(error), error_headers(error))

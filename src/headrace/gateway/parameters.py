@@ -1,16 +1,14 @@
-"""From a request's parameters to what a worker is told."""
+"""From a request's parameters to the sampler's."""
 
 from __future__ import annotations
 
-import random
 from typing import TypeVar
 
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import RequestError
-from headrace.gateway.requests import GenerationRequest
+from headrace.gateway.openai.requests import GenerationRequest
 from headrace.gateway.served import ServedModel
 from headrace.models.sampling_defaults import SamplingDefaults
-from headrace.worker.messages import Submit
 
 Number = TypeVar("Number", int, float)
 
@@ -19,7 +17,7 @@ _SMALLEST = 1e-6
 
 
 def sampling(
-    request: GenerationRequest, defaults: SamplingDefaults, seed: int, prompt_index: int
+    request: GenerationRequest, defaults: SamplingDefaults, seed: int, prompt_index: int, choice_index: int
 ) -> SamplingParams:
     """The sampler's parameters: the request's own, and the model's defaults for those that it leaves out."""
     temperature = _given(request.temperature, defaults.temperature)
@@ -33,24 +31,27 @@ def sampling(
         min_p=request.min_p or 0.0,
         seed=seed,
         prompt_index=prompt_index,
+        choice_index=choice_index,
     )
 
 
-def _given(value: Number | None, default: Number) -> Number:
-    return default if value is None else value
+def logit_bias(model: ServedModel, request: GenerationRequest) -> list[tuple[int, float]]:
+    """(token id, addend) pairs. Raises RequestError where a key is no id of the model's vocabulary."""
+    pairs = []
+    for key, value in (request.logit_bias or {}).items():
+        field = f"logit_bias[{key!r:.40}]"
+        if not (key.isascii() and key.isdigit() and len(key) < 12 and int(key) < model.prompter.vocab_size):
+            raise RequestError(
+                f"Invalid '{field}': expected a token id below {model.prompter.vocab_size}.", "logit_bias"
+            )
+        pairs.append((int(key), value))
+    if len({token for token, _ in pairs}) != len(pairs):
+        raise RequestError("Invalid 'logit_bias': a token id occurs twice.", "logit_bias")
+    return pairs
 
 
-def submits(
-    answer_id: str,
-    model: ServedModel,
-    request: GenerationRequest,
-    prompts: list[list[int]],
-    top_logprobs: int,
-) -> list[Submit]:
-    """One message to the worker for each prompt. A request without a seed is given a random one."""
-    seed = random.getrandbits(64) if request.seed is None else request.seed % 2**64
-    wanted = request.max_completion_tokens or request.max_tokens
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+def stop_token_ids(model: ServedModel, request: GenerationRequest) -> list[int]:
+    """Token ids that end the answer. Raises RequestError where one is not in the vocabulary."""
     vocab_size = model.prompter.vocab_size
     for i, token in enumerate(request.stop_token_ids or []):
         if token >= vocab_size:
@@ -58,18 +59,8 @@ def submits(
                 f"Invalid 'stop_token_ids[{i}]': expected a token id below {vocab_size}, got {token}.",
                 f"stop_token_ids[{i}]",
             )
-    return [
-        Submit(
-            id=f"{answer_id}-{index}",
-            prompt=prompt,
-            max_tokens=min(wanted or model.context_length, model.context_length - len(prompt)),
-            sampling=sampling(request, model.sampling, seed, index),
-            stop=stop,
-            stop_token_ids=request.stop_token_ids or [],
-            ignore_eos=bool(request.ignore_eos),
-            top_logprobs=top_logprobs,
-            priority=request.priority or 0,
-            salt=request.cache_salt or "",
-        )
-        for index, prompt in enumerate(prompts)
-    ]
+    return request.stop_token_ids or []
+
+
+def _given(value: Number | None, default: Number) -> Number:
+    return default if value is None else value

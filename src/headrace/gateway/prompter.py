@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headrace.errors import RequestError
+from headrace.models.answer import AnswerFormat, PlainFormat
 from headrace.models.chat_template import ChatTemplate
 from headrace.models.control_tokens import MarkedText
 from headrace.models.tokenizer import Tokenizer
@@ -29,7 +31,25 @@ class ModelPrompter:
     def vocab_size(self) -> int:
         return self._tokenizer.vocab_size
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> MarkedText:
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the chat template can offer tools."""
+        return False
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """What the model writes besides text."""
+        return PlainFormat()
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+    ) -> MarkedText:
         """A conversation's text up to where the answer begins.
 
         Raises RequestError for a model without a template, TemplateError where the template refuses.
@@ -40,7 +60,13 @@ class ModelPrompter:
                 "messages",
                 code="no_chat_template",
             )
-        return self._template.render_marked(messages, self._tokenizer.controls)
+        return self._template.render_marked(
+            messages,
+            self._tokenizer.controls,
+            tools=tools,
+            extra=extra,
+            add_generation_prompt=add_generation_prompt,
+        )
 
     def fewest_tokens(self, prompt: str | MarkedText) -> int:
         """No tokenization gives fewer; known without one."""

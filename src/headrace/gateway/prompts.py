@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
 from headrace.errors import HeadraceError, RequestError
-from headrace.gateway.requests import ChatMessage, ChatRequest, CompletionRequest
+from headrace.gateway.openai.requests import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    ContentPart,
+    NamedTool,
+)
 from headrace.gateway.served import ServedModel, off_the_loop
 from headrace.models.control_tokens import MarkedText
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 """`developer` is OpenAI's newer word for what templates know as `system`."""
 
 Prompt = str | list[int]
@@ -43,12 +60,57 @@ async def encode_prompt(model: ServedModel, prompt: Prompt, field: str) -> list[
     return prompt
 
 
-async def encode_messages(model: ServedModel, request: ChatRequest) -> list[int]:
-    """A conversation's tokens, up to where the assistant's answer begins."""
+def text_of(model: ServedModel, prompt: Prompt) -> str:
+    """A completion prompt as text."""
+    if isinstance(prompt, str):
+        return prompt
+    return b"".join(map(model.prompter.token_bytes, prompt)).decode("utf-8", errors="replace")
+
+
+def offered_tools(request: ChatRequest) -> list[dict[str, Any]]:
+    """The tools that the model may call, as its chat template wants them; none where the choice is none."""
+    choice = request.tool_choice
+    tools = request.tools or []
+    if choice == "required" and not tools:
+        raise RequestError("'tool_choice' is \"required\", but there are no 'tools'.", "tool_choice")
+    if isinstance(choice, NamedTool) and choice.function.name not in {t.function.name for t in tools}:
+        raise RequestError(
+            f"'tool_choice.function.name': there is no tool named {choice.function.name!r:.100}.",
+            "tool_choice.function.name",
+        )
+    return [] if choice == "none" else [msgspec.to_builtins(tool) for tool in tools]
+
+
+async def render_messages(
+    model: ServedModel, request: ChatRequest, tools: Sequence[dict[str, Any]]
+) -> tuple[MarkedText, list[int]]:
+    """A conversation as text, up to where the assistant's answer begins, and its tokens."""
     messages = [_plain(message, f"messages[{i}]") for i, message in enumerate(request.messages)]
-    size = sum(len(message["content"]) for message in messages)
+    if tools and not model.prompter.knows_tools:
+        raise RequestError(
+            f"The chat template of '{model.name}' knows no tools; leave 'tools' out or use another model.",
+            "tools",
+            code="unsupported_value",
+        )
+    size = sum(len(message["content"] or "") for message in messages)
+    continued = bool(request.continue_final_message)
+    if continued and request.messages[-1].role != "assistant":
+        raise RequestError(
+            "'continue_final_message' needs a last message of the role assistant.", "continue_final_message"
+        )
+
+    def work() -> tuple[MarkedText, list[int]]:
+        text = model.prompter.render(
+            messages,
+            tools=tools or None,
+            extra=_template_variables(request) or None,
+            add_generation_prompt=not continued and request.add_generation_prompt is not False,
+            continue_final=continued,
+        )
+        return text, _tokenize(model, text, "messages")
+
     try:
-        return await off_the_loop(size, lambda: _tokenize(model, model.prompter.render(messages), "messages"))
+        return await off_the_loop(size, work)
     except RequestError:
         raise
     except HeadraceError as error:
@@ -57,6 +119,17 @@ async def encode_messages(model: ServedModel, request: ChatRequest) -> list[int]
             "messages",
             code="chat_template_error",
         ) from error
+
+
+def _template_variables(request: ChatRequest) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if request.documents:
+        extra["documents"] = request.documents
+    if request.reasoning_effort is not None:
+        extra["reasoning_effort"] = request.reasoning_effort
+        if request.reasoning_effort == "none":
+            extra["enable_thinking"] = False
+    return extra | (request.chat_template_kwargs or {})
 
 
 def _tokenize(model: ServedModel, prompt: str | MarkedText, field: str) -> list[int]:
@@ -86,38 +159,66 @@ def _too_long(model: ServedModel, tokens: str, field: str) -> RequestError:
     )
 
 
-def _plain(message: ChatMessage, field: str) -> dict[str, str]:
+def _plain(message: ChatMessage, field: str) -> dict[str, Any]:
+    """The message as chat templates know it."""
     role = _ROLES.get(message.role)
     if role is None:
-        if message.role in ("tool", "function"):
-            raise RequestError(
-                f"'{field}.role': tools are not supported yet.", f"{field}.role", code="unsupported_value"
-            )
         raise RequestError(
             f"Invalid '{field}.role': expected one of {', '.join(_ROLES)}, got {message.role!r:.60}.",
             f"{field}.role",
         )
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if getattr(message, name) not in (None, []):
             raise RequestError(
-                f"'{field}.{name}' is not supported yet; leave it out.",
+                f"'{field}.{name}' is not supported; leave it out.",
                 f"{field}.{name}",
                 code="unsupported_value",
             )
+    plain: dict[str, Any] = {"role": role, "content": _content(message, field)}
+    if message.name is not None:
+        plain["name"] = message.name
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.reasoning_content is not None:
+        plain["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        if role != "assistant":
+            raise RequestError(f"'{field}.tool_calls': only an assistant calls tools.", f"{field}.tool_calls")
+        plain["tool_calls"] = [_call(i, call, field) for i, call in enumerate(message.tool_calls)]
+    return plain
+
+
+def _call(index: int, call: Any, field: str) -> dict[str, Any]:
+    """The call with its arguments as an object, which is what templates write as JSON."""
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        where = f"{field}.tool_calls[{index}].function.arguments"
+        try:
+            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RequestError(f"Invalid '{where}': expected a JSON object in a text.", where) from error
+    plain = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+    return plain if call.id is None else {"id": call.id} | plain
+
+
+def _content(message: ChatMessage, field: str) -> str:
     if message.content is None:
+        if message.tool_calls:
+            return ""
         raise RequestError(f"Missing required field '{field}.content'.", f"{field}.content")
     if isinstance(message.content, str):
-        return {"role": role, "content": message.content}
-    texts = []
-    for i, part in enumerate(message.content):
-        where = f"{field}.content[{i}]"
-        if part.type != "text":
-            raise RequestError(
-                f"'{where}.type': only text is supported yet, not {part.type!r:.60}.",
-                f"{where}.type",
-                code="unsupported_value",
-            )
-        if part.text is None:
-            raise RequestError(f"Missing required field '{where}.text'.", f"{where}.text")
-        texts.append(part.text)
-    return {"role": role, "content": "".join(texts)}
+        return message.content
+    return "".join(_part(part, f"{field}.content[{i}]") for i, part in enumerate(message.content))
+
+
+def _part(part: ContentPart, where: str) -> str:
+    if part.type not in ("text", "input_text", "output_text", "refusal"):
+        raise RequestError(
+            f"'{where}.type': only text is supported, not {part.type!r:.60}.",
+            f"{where}.type",
+            code="unsupported_value",
+        )
+    text = part.refusal if part.type == "refusal" else part.text
+    if text is None:
+        raise RequestError(f"Missing required field '{where}.text'.", f"{where}.text")
+    return text

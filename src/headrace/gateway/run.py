@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
 from headrace.gateway.admission import Seat
-from headrace.gateway.answers import PromptTokensDetails, Usage
 from headrace.gateway.metrics import Metrics
+from headrace.gateway.openai.answers import PromptTokensDetails, Usage
 from headrace.gateway.served import EventStream, ServedModel
 from headrace.worker.messages import Submit, TokenEvent
 
@@ -29,10 +29,18 @@ class Run:
     """Runs a request's sequences. `arrived` is on time.monotonic's clock."""
 
     def __init__(
-        self, model: ServedModel, submits: Sequence[Submit], seat: Seat, metrics: Metrics, arrived: float
+        self,
+        model: ServedModel,
+        submits: Sequence[Submit],
+        choices: int,
+        seat: Seat,
+        metrics: Metrics,
+        arrived: float,
     ):
+        """`submits` has `choices` neighbours for each prompt."""
         self._model = model
         self._submits = submits
+        self._choices = choices
         self._seat = seat
         self._metrics = metrics
         self._arrived = arrived
@@ -41,7 +49,7 @@ class Run:
     async def events(self) -> AsyncGenerator[tuple[int, TokenEvent], None]:
         """(sequence, event) as they come, each sequence up to its end. Closing it cancels the rest."""
         name = self._model.name
-        self._metrics.prompt_tokens.labels(name).inc(sum(len(submit.prompt) for submit in self._submits))
+        self._metrics.prompt_tokens.labels(name).inc(self._prompt_tokens)
         try:
             async with AsyncExitStack() as stack:
                 streams = []
@@ -77,11 +85,16 @@ class Run:
         firsts = [progress.first_at for progress in self._progress if progress.generated]
         return min(firsts) - self._arrived if firsts else None
 
+    @property
+    def _prompt_tokens(self) -> int:
+        return sum(len(submit.prompt) for submit in self._submits[:: self._choices])
+
     def usage(self) -> Usage:
-        """Tokens so far, over all sequences."""
-        prompt = sum(len(submit.prompt) for submit in self._submits)
+        """Tokens so far, over all sequences; a prompt counts once, whatever the number of its choices."""
+        prompt = self._prompt_tokens
         generated = sum(progress.generated for progress in self._progress)
-        cached = sum(progress.cached for progress in self._progress)
+        # The choices share their prompt's blocks, so what was there before is what the first one found.
+        cached = sum(progress.cached for progress in self._progress[:: self._choices])
         return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
 
 

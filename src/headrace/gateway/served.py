@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headrace.engine.stats import EngineStats
 from headrace.fleet import ReplicaHealth
+from headrace.models.answer import AnswerFormat
 from headrace.models.control_tokens import MarkedText
 from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.worker.messages import Submit, TokenEvent
@@ -50,7 +51,25 @@ class Prompter(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> MarkedText:
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the chat template can offer tools."""
+        ...
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """What the model writes besides text."""
+        ...
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+    ) -> MarkedText:
         """A conversation's text up to where the answer begins. Raises a HeadraceError."""
         ...
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from headrace.errors import RequestError
@@ -21,6 +22,11 @@ class Gateway:
     metrics: Metrics = field(default_factory=Metrics)
     log_request: Callable[[str], None] | None = None
     """Is given a line about each request that generates, when it ends."""
+
+    @asynccontextmanager
+    async def use(self, name: str, keep_alive: float | None = None) -> AsyncIterator[ServedModel]:
+        """The model of that name, which stays for as long as the block runs. Raises as `model`."""
+        yield self.model(name)
 
     def model(self, name: str) -> ServedModel:
         """The model of that name. Raises RequestError, 404, that says which there are."""

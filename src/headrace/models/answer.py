@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 
-class Text(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Text:
     """Text for the reader."""
 
     text: str
 
 
-class Reasoning(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reasoning:
     """Text that the model wrote for itself, between its think tags."""
 
     text: str
 
 
-class CallStart(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CallStart:
     """A call of a tool begins; its arguments follow."""
 
     index: int
@@ -25,7 +30,8 @@ class CallStart(NamedTuple):
     name: str
 
 
-class CallArguments(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CallArguments:
     """A piece of a call's arguments; the pieces of one call joined are one JSON object."""
 
     index: int
@@ -47,6 +53,23 @@ class AnswerParser(Protocol):
         ...
 
 
+class AnswerFormat(Protocol):
+    """What a model family writes besides text."""
+
+    def parser(self, tools: Sequence[Mapping[str, Any]] | None, prompt_tail: str) -> AnswerParser:
+        """For one answer to a prompt that ends with `prompt_tail`, where these tools were offered."""
+        ...
+
+    def grammar(
+        self, tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any], parallel: bool
+    ) -> str | None:
+        """What an answer must match under OpenAI's `tool_choice`, in llguidance's dialect of Lark.
+
+        None where it is free. `parallel` allows more than one call.
+        """
+        ...
+
+
 class PlainParser:
     """For answers that are text and nothing else."""
 
@@ -57,3 +80,15 @@ class PlainParser:
     def finish(self) -> list[AnswerPart]:
         """Nothing: none was held back."""
         return []
+
+
+class PlainFormat:
+    """Of models that write text and nothing else."""
+
+    def parser(self, tools: Sequence[Mapping[str, Any]] | None, prompt_tail: str) -> AnswerParser:
+        return PlainParser()
+
+    def grammar(
+        self, tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any], parallel: bool
+    ) -> str | None:
+        return None

@@ -15,7 +15,7 @@ class PromptTokensDetails(Struct):
 
 
 class Usage(Struct):
-    """Tokens of a request, over all its prompts."""
+    """Tokens of a request, over all its prompts and choices; a prompt counts once for all its choices."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -42,23 +42,45 @@ class ChatLogprobs(Struct):
 
 
 class CompletionLogprobs(Struct):
-    """Parallel lists, one element for each token."""
+    """Parallel lists, one element for each token; a prompt's first token has no log-probability."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
+class CalledFunction(Struct):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCall(Struct):
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class ToolCallDelta(Struct):
+    index: int
+    function: CalledFunction
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class ChatAnswerMessage(Struct):
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatDelta(Struct):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):

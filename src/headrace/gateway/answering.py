@@ -1,0 +1,106 @@
+"""An answer on its way from tokens to a dialect: the same for all of them, until it is rendered."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.errors import RequestError
+from headrace.models.answer import AnswerParser, AnswerPart, CallArguments, CallStart, Reasoning, Text
+from headrace.worker.messages import TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What is known of an answer before its first token."""
+
+    id: str
+    created: int
+    """Seconds since 1970."""
+    model: str
+    fingerprint: str | None
+    prompts: Sequence[Sequence[int]]
+    """The tokens of each prompt; sequence i answers prompt i // choices."""
+    choices: int
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a tool."""
+
+    name: str
+    arguments: str = ""
+    """A JSON object, unless the answer was cut short."""
+    id: str = field(default_factory=lambda: "call_" + secrets.token_hex(12))
+    """The client returns it with the tool's result."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One sequence's answer, complete."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+    finish_reason: str = ""
+    stop_string: str = ""
+    """The stop string that ended it, if one did."""
+    events: list[TokenEvent] = field(default_factory=list)
+
+    def add(self, parts: Sequence[AnswerPart]) -> None:
+        """Append what has come."""
+        for part in parts:
+            match part:
+                case Text(text=text):
+                    self.text += text
+                case Reasoning(text=text):
+                    self.reasoning += text
+                case CallStart(name=name):
+                    self.calls.append(Call(name))
+                case CallArguments(index=index, text=text):
+                    self.calls[index].arguments += text
+
+
+class Renderer(Protocol):
+    """Writes one request's answer in the words of a dialect, at once or as a stream."""
+
+    content_type: bytes
+    """Of the stream; a whole answer is application/json."""
+
+    def whole(self, answers: Sequence[Answer]) -> bytes:
+        """The body, once all sequences have ended."""
+        ...
+
+    def piece(self, index: int, parts: Sequence[AnswerPart], event: TokenEvent, reason: str | None) -> bytes:
+        """What an event of sequence `index` adds to the stream, if anything; `reason` comes with its last."""
+        ...
+
+    def end(self) -> bytes:
+        """The end of a stream whose sequences have all ended."""
+        ...
+
+    def failed(self, error: RequestError) -> bytes:
+        """The end of a stream that broke off."""
+        ...
+
+
+class PartsOf:
+    """Takes one sequence's events apart, and knows why it ended."""
+
+    __slots__ = ("_called", "_parser")
+
+    def __init__(self, parser: AnswerParser):
+        self._parser = parser
+        self._called = False
+
+    def take(self, event: TokenEvent) -> tuple[Sequence[AnswerPart], str | None]:
+        """The event's parts; and why the sequence ended, if it did: stop, length, tool_calls, cancelled."""
+        parts = self._parser.push(event.text)
+        reason = event.finish_reason
+        if reason is not None:
+            parts = [*parts, *self._parser.finish()]
+        if not self._called and any(isinstance(part, CallStart) for part in parts):
+            self._called = True
+        return parts, "tool_calls" if reason == "stop" and self._called else reason

@@ -1,0 +1,1 @@
+"""The dialect of OpenAI: chat and text completions."""
