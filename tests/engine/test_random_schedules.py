@@ -6,6 +6,7 @@ Run one of them with `pytest -k "seed123-"`.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from random import Random
 
 import numpy as np
@@ -20,6 +21,7 @@ from headrace.engine.model_drafter import ModelDrafter
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
 from headrace.engine.sequence import Sequence, blocks_for
 from headrace.engine.speculation import Speculation
+from headrace.errors import RequestError
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, id=f"seed{seed}-") for seed in range(1000)])
@@ -66,13 +68,15 @@ class Schedule:
         self.longest = random.choice((12, 40, 200))
         self.outputs = random.choice((1, 6, 30, 60))
         blocks = -(-(self.longest + self.outputs - 1) // BLOCK_TOKENS)
+        pinnable = random.choice((0, 0, 1, 5))
         self.engine = Engine(
             self.backend,
             EngineConfig(
-                cache_blocks=blocks + random.choice((0, 0, 1, 2, 4, 8, 40)),
+                cache_blocks=blocks + pinnable + random.choice((0, 0, 1, 2, 4, 8, 40)),
                 max_batch_tokens=random.choice((1, 4, 8, 20, 64, 512)),
                 max_running=random.choice((1, 3, 8, 8)),
                 prefill_chunk=random.choice((None, None, 1, 5, 16, 50)),
+                max_pinned_blocks=pinnable,
             ),
             speculation,
         )
@@ -80,6 +84,7 @@ class Schedule:
         self.requests: dict[str, Request] = {}
         self.answers: dict[str, tuple[int, ...]] = {}
         self.open: list[str] = []
+        self.pinned: set[tuple[PrefixNamespace, tuple[int, ...]]] = set()
 
     def run(self) -> None:
         random, to_come = self.random, self.random.randint(2, 20)
@@ -90,6 +95,7 @@ class Schedule:
                     to_come -= 1
                     self._add()
             self._disturb()
+            self._pin_or_unpin()
             self._step()
         assert not self.open, "a request never ended"
         self._check_end()
@@ -135,6 +141,22 @@ class Schedule:
             self.open.remove(name)
             assert self.random.choice((self.engine.cancel, self.engine.finish))(name)
             assert not self.engine.cancel(name)
+
+    def _pin_or_unpin(self) -> None:
+        """Now and then pin the prompt of a request, whether it has ended or not, or take a pin back."""
+        pins = self.engine.cache.pins
+        if not pins.limit or self.random.random() > 0.2:
+            return
+        if self.pinned and self.random.random() < 0.4:
+            pinned = self.random.choice(sorted(self.pinned))
+            self.pinned.remove(pinned)
+            assert pins.unpin(*pinned)
+        elif self.requests:
+            request = self.requests[self.random.choice(sorted(self.requests))]
+            prompt = request.prompt[: len(request.prompt) // BLOCK_TOKENS * BLOCK_TOKENS]
+            with suppress(RequestError):
+                if pins.pin(request.namespace, prompt):
+                    self.pinned.add((request.namespace, prompt))
 
     def _step(self) -> None:
         scheduler = self.engine.scheduler
@@ -202,6 +224,9 @@ class Schedule:
         for group, pool in enumerate(cache.pools):
             pool.check_integrity()
             held = Counter(block for seq in started for block in seq.tables[group].view().tolist())
+            for node in cache.tree.nodes():
+                if node.pins:
+                    held[node.blocks[group]] += node.pins
             for block in range(pool.total):
                 assert pool.references(block) == held[block]
             assert pool.used == len(held)
@@ -239,6 +264,11 @@ class Schedule:
             )
             assert answer == expected, f"{name} got tokens that are not its own"
         cache = self.engine.cache
+        for namespace, prompt in self.pinned:
+            known = cache.tree.match(namespace, prompt, len(prompt)).length
+            assert known >= BLOCK_TOKENS, "a pinned prefix was evicted"
+            assert cache.pins.unpin(namespace, prompt)
+        assert (len(cache.pins), cache.pins.blocks) == (0, 0)
         stats = self.engine.stats
         assert (stats.waiting, stats.running, stats.blocks_used) == (0, 0, 0)
         while cache.tree.evict():

@@ -125,3 +125,5 @@ def test_the_context_never_exceeds_the_cache(
         return
     assert 1 <= found.context_length <= found.blocks * BLOCK_TOKENS
     assert found.context_length <= model_context
+    assert 0 <= found.pinnable <= found.blocks // 2
+    assert (found.blocks - found.pinnable) * BLOCK_TOKENS >= found.context_length, "pins left too little"

@@ -29,6 +29,8 @@ class EngineConfig:
     """The most sequences that run at a time; never more than `max_batch_tokens`."""
     prefill_chunk: int | None = None
     """The most tokens of one sequence that a step computes; None for no limit of its own."""
+    max_pinned_blocks: int = 0
+    """The most blocks of each pool that pinned prefixes may take; no request can count on these."""
 
     def __post_init__(self) -> None:
         for name in ("cache_blocks", "max_batch_tokens", "max_running"):
@@ -36,6 +38,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.prefill_chunk is not None and self.prefill_chunk < 1:
             raise ConfigError(f"prefill_chunk must be at least 1, not {self.prefill_chunk}")
+        if not 0 <= self.max_pinned_blocks < self.cache_blocks:
+            raise ConfigError(f"max_pinned_blocks must be from 0 to {self.cache_blocks - 1}")
 
 
 class Engine:
@@ -52,7 +56,7 @@ class Engine:
         self.speculation = speculation
         groups = len(backend.cache_spec.groups)
         backend.allocate_cache([config.cache_blocks] * groups)
-        self.cache = KVCache(groups, config.cache_blocks)
+        self.cache = KVCache(groups, config.cache_blocks, config.max_pinned_blocks)
         batch_tokens = min(config.max_batch_tokens, backend.max_rows)
         self.scheduler = Scheduler(self.cache, batch_tokens, config.max_running, config.prefill_chunk)
         self._sequences: dict[str, Sequence] = {}
@@ -65,7 +69,8 @@ class Engine:
     @property
     def longest_request(self) -> int:
         """The most tokens, of prompt and output together, that the cache can hold for one request."""
-        return self.config.cache_blocks * BLOCK_TOKENS + 1  # the last token of all is never computed
+        blocks = self.config.cache_blocks - self.config.max_pinned_blocks
+        return blocks * BLOCK_TOKENS + 1  # the last token of all is never computed
 
     @property
     def has_work(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.step import BlockCopy
 from headrace.engine.block_pool import BlockPool
+from headrace.engine.pins import Pins
 from headrace.engine.prefix_tree import Match, Node, PrefixTree
 from headrace.engine.sequence import Sequence, blocks_for
 
@@ -16,9 +17,11 @@ class KVCache:
     with `use_prefix_cache=False` has only its own.
     """
 
-    def __init__(self, groups: int, blocks: int):
+    def __init__(self, groups: int, blocks: int, max_pinned: int = 0):
+        """`max_pinned` is how many of the blocks pins may hold."""
         self.pools = tuple(BlockPool(blocks) for _ in range(groups))
         self.tree = PrefixTree(self.pools)
+        self.pins = Pins(self.tree, max_pinned)
         self.blocks = blocks
         self.releases = 0
         """Counts the occasions on which blocks became available."""
@@ -46,6 +49,8 @@ class KVCache:
             for table, block in zip(seq.tables, node.blocks, strict=True):
                 table.append(block)
         seq.node = match.path[-1] if match.path else None
+        if seq.node is not None and seq.cached_tokens is None:
+            seq.node.hits += 1  # a request counts once, however often it is preempted
         seq.tree_blocks = len(match.path)
         self.grow(seq, len(seq.tokens))
         if match.tail:

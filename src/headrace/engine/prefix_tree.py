@@ -24,7 +24,19 @@ Tokens = tuple[int, ...]
 class Node:
     """One block of the tree, or the root of a namespace (no parent, no tokens, no blocks)."""
 
-    __slots__ = ("blocks", "children", "keys", "namespace", "parent", "queued", "serial", "tick", "tokens")
+    __slots__ = (
+        "blocks",
+        "children",
+        "hits",
+        "keys",
+        "namespace",
+        "parent",
+        "pins",
+        "queued",
+        "serial",
+        "tick",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -42,6 +54,10 @@ class Node:
         self.serial = serial
         self.tick = 0
         """When it was last used."""
+        self.hits = 0
+        """Requests that took the path down to here from the cache, and no more of what is still below."""
+        self.pins = 0
+        """Pins whose prefix leads through this node or ends at it."""
         self.queued = False
         """Whether it has an entry in the eviction queue."""
         self.children: dict[Tokens, Node] = {}
@@ -189,6 +205,8 @@ class PrefixTree:
                 continue
             assert self._roots[node.namespace] and node.parent.children[node.tokens] is node
             assert len(node.tokens) == BLOCK_TOKENS or not node.children, "a partial block has children"
+            below = sum(child.pins for child in node.children.values())
+            assert node.pins >= below, "a pinned path is pinned in part"
             assert node.queued or not self._evictable(node), "an evictable leaf would never be evicted"
             for pool, blocks, block, above in zip(
                 self._pools, kept, node.blocks, node.parent.blocks or node.blocks, strict=True
@@ -201,9 +219,13 @@ class PrefixTree:
         queued = [node for _, _, node in self._queue]
         assert len(set(queued)) == len(queued) and all(node.queued for node in queued)
 
-    def nodes(self) -> Iterator[Node]:
-        """Every node, parents before children, the roots included."""
-        stack = list(self._roots.values())
+    def root(self, namespace: PrefixNamespace) -> Node | None:
+        """The node above all others of a namespace; None where it holds nothing."""
+        return self._roots.get(namespace)
+
+    def nodes(self, below: Node | None = None) -> Iterator[Node]:
+        """Every node, parents before children, the roots included; or those from `below` down."""
+        stack = list(self._roots.values()) if below is None else [below]
         while stack:
             node = stack.pop()
             yield node
@@ -225,6 +247,7 @@ class PrefixTree:
         assert parent is not None
         del parent.children[node.tokens]
         del parent.keys[bisect_left(parent.keys, node.tokens)]
+        parent.hits += node.hits
         for pool, block in zip(self._pools, node.blocks, strict=True):
             pool.drop(block)
         if parent.parent is not None:

@@ -25,6 +25,11 @@ class CacheSize:
     context_length: int
     """Tokens of prompt and output together that one request may hold; lowered where memory is short."""
 
+    @property
+    def pinnable(self) -> int:
+        """Blocks that pins may take: half of all, and never the room that the longest request needs."""
+        return min(self.blocks // 2, self.blocks - _blocks(self.context_length))
+
 
 def default_bytes(free_bytes: int) -> int:
     """The most that a cache takes where nothing else is asked for: a quarter of free memory, at most 8 GiB.

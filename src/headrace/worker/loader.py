@@ -102,6 +102,7 @@ def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
             max_batch_tokens=settings.max_batch_tokens,
             max_running=settings.max_running,
             cache_blocks=size.blocks,
+            max_pinned_blocks=size.pinnable,
         ),
         make_speculation(settings, draft_backend, size.blocks),
     )
