@@ -74,23 +74,39 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @cli.command()
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @options("max_queue", "max_body_mib", "drain_seconds", "log_requests")
+@options("load_on_demand", "memory_gib", "keep_alive")
 def serve(
+    model: str,
     host: str,
     port: int,
     max_queue: int,
     max_body_mib: int,
     drain_seconds: float,
     log_requests: bool,
+    load_on_demand: bool,
+    memory_gib: float | None,
+    keep_alive: float,
     **engine: Any,
 ) -> None:
-    """Serve a model over HTTP."""
+    """Serve models over HTTP: the first one at once, others when they are asked for."""
     from headrace.gateway.serve import ServeSettings, serve_model
     from headrace.worker.settings import WorkerSettings
 
-    worker = WorkerSettings(**_engine_settings(**engine))
-    serve_model(
-        ServeSettings(host, port, max_queue, max_body_mib, drain_seconds, log_requests, worker), _tell
+    models = [model] if Path(model).is_file() else [name.strip() for name in model.split(",")]
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        max_queue=max_queue,
+        max_body_mib=max_body_mib,
+        drain_seconds=drain_seconds,
+        log_requests=log_requests,
+        worker=WorkerSettings(**_engine_settings(model=models[0], **engine)),
+        models=models,
+        load_on_demand=load_on_demand,
+        memory_bytes=_bytes(memory_gib),
+        keep_alive=keep_alive,
     )
+    serve_model(settings, _tell)
 
 
 @cli.command()
@@ -155,9 +171,32 @@ def pull(name: str) -> None:
     click.echo(resolve(name, verify=True).path)
 
 
+@cli.command("list")
+def list_models() -> None:
+    """List the models that are on this machine."""
+    from headrace.models.local import local_files
+
+    for file in local_files():
+        size = f"{file.size / 10**6:,.0f} MB"
+        click.echo(f"{file.name:<32} {size:>10}" + ("" if file.supported else "  cannot be run yet"))
+
+
+@cli.command()
+@click.argument("name")
+def rm(name: str) -> None:
+    """Remove the model NAME from this machine."""
+    from headrace.models.local import remove_local
+
+    click.echo(f"removed {remove_local(name).path}")
+
+
 def _engine_settings(cache_gib: float | None, **settings: Any) -> dict[str, Any]:
     """WorkerSettings' fields from the command line's."""
-    return settings | {"cache_bytes": None if cache_gib is None else math.ceil(cache_gib * 2**30)}
+    return settings | {"cache_bytes": _bytes(cache_gib)}
+
+
+def _bytes(gib: float | None) -> int | None:
+    return None if gib is None else math.ceil(gib * 2**30)
 
 
 def _answering(

@@ -44,7 +44,25 @@ _COUNT = WholeNumber(min=1)
 _SIZE = FiniteNumber(min=0, min_open=True)
 
 SETTINGS: dict[str, Setting] = {
-    "model": Setting(str, "Name of a model, or path of a GGUF file.", "smollm2-135m"),
+    "model": Setting(
+        str,
+        "Name of a model, or path of a GGUF file; headrace serve takes several, with commas between.",
+        "smollm2-135m",
+    ),
+    "load_on_demand": Setting(
+        bool,
+        "Serve every model that `headrace list` shows, loaded at its first use; let clients pull more.",
+        False,
+        flags="--load-on-demand/--no-load-on-demand",
+    ),
+    "memory_gib": Setting(
+        _SIZE, "For the weights and KV caches of all models. [default: what is free at the start]"
+    ),
+    "keep_alive": Setting(
+        FiniteNumber(),
+        "Seconds that a model which was loaded on demand stays after its last use; negative: for good.",
+        300.0,
+    ),
     "host": Setting(str, "Address to listen on.", "127.0.0.1"),
     "port": Setting(WholeNumber(0, 65535), "Port to listen on; 0 takes a free one.", 8000),
     "threads": Setting(WholeNumber(1, MAX_THREADS), "Threads that compute. [default: the usable cores]"),

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import shlex
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import uvloop
 
-from headrace.fleet import Fleet
+from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
+from headrace.gateway.catalogue import KEEP_ALIVE_SECONDS, Budget, Catalogue
+from headrace.gateway.loading import ModelLoader
 from headrace.gateway.prompter import ModelPrompter
-from headrace.gateway.served import ServedModel
 from headrace.gateway.server import listen, serve
 from headrace.gateway.state import Gateway
+from headrace.models.local import LocalFile, local_file
 from headrace.models.registry import resolve_to_run
-from headrace.worker.loader import OpenModel, open_model
+from headrace.worker.host import free_memory
 from headrace.worker.messages import Ready
 from headrace.worker.settings import WorkerSettings
 
@@ -39,56 +42,75 @@ class ServeSettings:
     drain_seconds: float
     log_requests: bool
     worker: WorkerSettings
+    """How models are run; its own is loaded at the start."""
+    models: Sequence[str]
+    """Names or paths of all that are served, the worker's first."""
+    load_on_demand: bool = False
+    """Any model in the models folder may be asked for."""
+    memory_bytes: int | None = None
+    """For the weights and caches of all models together."""
+    keep_alive: float = KEEP_ALIVE_SECONDS
+    """Seconds that a model loaded on demand stays after its last use."""
 
 
 def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
-    """Fetches, loads and serves the model; returns once a signal came and what ran has ended.
+    """Fetches the models, loads the first and serves; returns once a signal came and what ran has ended.
 
     `tell` is given the lines for the user. Raises HeadraceError where the server cannot start.
     """
     with listen(settings.host, settings.port) as sock:
-        for name in (settings.worker.model, settings.worker.draft_model):
-            if name is not None:
-                resolve_to_run(name)
+        named = []
+        for name in settings.models:
+            resolve_to_run(name)
+            named.append(local_file(name))
+        if settings.worker.draft_model is not None:
+            resolve_to_run(settings.worker.draft_model)
         tell(f"loading {settings.worker.model}")
-        model = open_model(settings.worker.model)
-        uvloop.run(_serve(settings, model, ModelPrompter(model), sock, tell))
+        uvloop.run(_serve(settings, named, sock, tell))
+
+
+def _catalogue(settings: ServeSettings, named: Sequence[LocalFile]) -> Catalogue:
+    """Memory is counted where there can be more than one model, or where its size is given."""
+    memory = settings.memory_bytes
+    if memory is None and (settings.load_on_demand or len(named) > 1):
+        memory = free_memory()
+    return Catalogue(
+        ModelLoader(settings.worker, budgeted=memory is not None),
+        named,
+        on_demand=settings.load_on_demand,
+        budget=Budget(memory, settings.keep_alive, settings.drain_seconds),
+    )
 
 
 async def _serve(
-    settings: ServeSettings,
-    model: OpenModel,
-    prompter: ModelPrompter,
-    sock: socket.socket,
-    tell: Callable[[str], None],
+    settings: ServeSettings, named: Sequence[LocalFile], sock: socket.socket, tell: Callable[[str], None]
 ) -> None:
     began = time.monotonic()
-    async with Fleet([settings.worker]) as fleet:
-        facts = fleet.facts
-        served = ServedModel(
-            name=model.name,
-            engine=fleet,
-            prompter=prompter,
-            context_length=facts.context_length,
-            sampling=model.sampling,
-            fingerprint=f"fp_{facts.fingerprint.digest()}",
-        )
+    async with _opened(_catalogue(settings, named)) as catalogue:
         gateway = Gateway(
-            {model.name: served},
+            catalogue.loaded_models,
             Admission(settings.max_queue),
             settings.max_body_mib * 2**20,
             log_request=tell if settings.log_requests else None,
         )
+        gateway.catalogue = catalogue
         url = _url(sock)
+        (first,) = catalogue.residents()
 
         def ready() -> None:
-            seconds = time.monotonic() - began
+            assert first.fleet is not None and first.served is not None
+            prompter = first.served.prompter
+            assert isinstance(prompter, ModelPrompter)
+            facts, seconds = first.fleet.facts, time.monotonic() - began
             tell(f"loaded in {seconds:.1f} s; context {facts.context_length} tokens, cache {_cache(facts)}")
             # What was made while loading stays: the collector need not look at it again.
             gc.collect()
             gc.freeze()
-            sample = _sample(url, model.name, prompter.chats)
-            tell(f"serving {model.name} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
+            sample = _sample(url, first.name, prompter.chats)
+            others = sorted(file.name for file in catalogue.available() if file.name != first.name)
+            if others:
+                tell(f"loaded when asked for: {', '.join(others)}")
+            tell(f"serving {first.name} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
 
         def draining(running: int) -> None:
             tell(
@@ -96,18 +118,25 @@ async def _serve(
                 "Ctrl-C again ends it at once"
             )
 
-        async def stop() -> None:
-            await fleet.drain(_WORKER_EXIT_SECONDS)
-
         await serve(
             gateway,
             sock,
             drain_seconds=settings.drain_seconds,
             ready=ready,
             draining=draining,
-            stop_engines=stop,
+            stop_engines=lambda: catalogue.drain(_WORKER_EXIT_SECONDS),
         )
     tell("ended")
+
+
+@contextlib.asynccontextmanager
+async def _opened(catalogue: Catalogue) -> AsyncIterator[Catalogue]:
+    """Loads the first model; why that cannot be is told in the words for the user, not those for a client."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            yield await stack.enter_async_context(catalogue)
+        except RequestError as error:
+            raise error.__cause__ or error from None
 
 
 def _cache(facts: Ready) -> str:

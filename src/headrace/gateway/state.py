@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
+from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.served import ServedModel
 
@@ -17,16 +18,21 @@ class Gateway:
     """The models, who is let in, and what is counted."""
 
     models: Mapping[str, ServedModel]
+    """Those that are loaded now."""
     admission: Admission
     max_body_bytes: int
     metrics: Metrics = field(default_factory=Metrics)
     log_request: Callable[[str], None] | None = None
     """Is given a line about each request that generates, when it ends."""
+    catalogue: Catalogue = field(init=False)
+    """Those that can be loaded too; none but `models` unless another is set."""
 
-    @asynccontextmanager
-    async def use(self, name: str, keep_alive: float | None = None) -> AsyncIterator[ServedModel]:
-        """The model of that name, which stays for as long as the block runs. Raises as `model`."""
-        yield self.model(name)
+    def __post_init__(self) -> None:
+        self.catalogue = Catalogue.fixed(self.models)
+
+    def use(self, name: str, keep_alive: float | None = None) -> AbstractAsyncContextManager[ServedModel]:
+        """The model of that name for as long as the block runs, loaded where it is not."""
+        return self.catalogue.use(name, keep_alive)
 
     def model(self, name: str) -> ServedModel:
         """The model of that name. Raises RequestError, 404, that says which there are."""

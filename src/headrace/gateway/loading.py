@@ -1,0 +1,116 @@
+"""Loading a model for the gateway: its words in this process, its workers in their own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.errors import HeadraceError, RequestError, WorkerUnavailableError
+from headrace.fleet import Fleet
+from headrace.gateway.errors import UnavailableError
+from headrace.gateway.prompter import ModelPrompter
+from headrace.gateway.served import ServedModel
+from headrace.models.local import LocalFile
+from headrace.worker.footprint import Footprint, footprint, weights_bytes
+from headrace.worker.loader import OpenModel, open_model
+from headrace.worker.settings import WorkerSettings
+
+RETRY_SECONDS = 10
+"""What a client is told to wait where a model cannot be loaded now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """How a model is going to be loaded, and what it will take."""
+
+    file: LocalFile
+    model: OpenModel
+    prompter: ModelPrompter
+    settings: WorkerSettings
+    footprint: Footprint
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that can be asked."""
+
+    served: ServedModel
+    fleet: Fleet
+    footprint: Footprint
+
+
+class ModelLoader:
+    """Loads models one like the other, after the settings of one of them."""
+
+    def __init__(self, settings: WorkerSettings, *, budgeted: bool) -> None:
+        """`settings.model` is loaded just as they say; a draft model serves that one alone.
+
+        Where memory is budgeted a cache's size is decided here; else a worker decides by what it finds free.
+        """
+        self._settings = settings
+        self._budgeted = budgeted
+
+    async def plan(self, file: LocalFile, free_bytes: int) -> LoadPlan:
+        """Opens the file and counts; `free_bytes` are what weights and cache may take together.
+
+        Raises RequestError, 400, for a file that cannot be run or not within so much memory.
+        """
+        try:
+            return await asyncio.to_thread(self._plan, file, free_bytes)
+        except RequestError:
+            raise
+        except HeadraceError as error:
+            raise RequestError(
+                f"The model '{file.name}' cannot be loaded: {error}.", "model", code="model_not_loadable"
+            ) from error
+
+    def _plan(self, file: LocalFile, free_bytes: int) -> LoadPlan:
+        model = open_model(file.source)
+        settings = self._for_model(file, model)
+        draft = settings.draft_model
+        models = [model] if draft is None else [model, open_model(draft)]
+        if self._budgeted:
+            expected = footprint(models, settings, free_bytes)
+            if settings.cache_tokens is None:
+                settings = msgspec.structs.replace(settings, cache_bytes=expected.cache)
+        else:
+            expected = Footprint(weights_bytes(models), 0)
+        return LoadPlan(file, model, ModelPrompter(model), settings, expected)
+
+    def _for_model(self, file: LocalFile, model: OpenModel) -> WorkerSettings:
+        if file.source == self._settings.model:
+            return self._settings
+        asked, most = self._settings.context_length, model.config.context_length
+        speculate = self._settings.speculate
+        return msgspec.structs.replace(
+            self._settings,
+            model=file.source,
+            context_length=None if asked is None else min(asked, most),
+            speculate="none" if speculate == "draft" else speculate,
+            draft_model=None,
+        )
+
+    async def load(self, plan: LoadPlan) -> LoadedModel:
+        """Starts the workers. Raises UnavailableError, 503, with their reason where they do not start."""
+        fleet = Fleet([plan.settings])
+        try:
+            await fleet.start()
+        except WorkerUnavailableError as error:
+            raise UnavailableError(
+                f"The model '{plan.file.name}' could not be loaded: {error}.",
+                status=503,
+                code="model_load_failed",
+                retry_after=RETRY_SECONDS,
+            ) from error
+        facts = fleet.facts
+        served = ServedModel(
+            name=plan.file.name,
+            engine=fleet,
+            prompter=plan.prompter,
+            context_length=facts.context_length,
+            sampling=plan.model.sampling,
+            fingerprint=f"fp_{facts.fingerprint.digest()}",
+        )
+        return LoadedModel(served, fleet, Footprint(plan.footprint.weights, facts.cache_bytes))
