@@ -10,6 +10,7 @@ from types import TracebackType
 from headrace.engine.stats import EngineStats
 from headrace.errors import WorkerUnavailableError
 from headrace.fleet.channel import Channel
+from headrace.fleet.prefixes import Prefixes
 from headrace.fleet.replica import Replica, State
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.stream import Stream
@@ -42,6 +43,8 @@ class Fleet:
         """One replica for each element of `settings`."""
         self._settings = settings
         self._policy = policy or RestartPolicy()
+        self.prefixes = Prefixes()
+        """What the replicas' prefix caches hold."""
         self._replicas: list[Replica] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: Channel | None = None
@@ -55,6 +58,7 @@ class Fleet:
         self._channel = Channel()
         for number, settings in enumerate(self._settings):
             replica = Replica(f"worker-{number}", settings, self._policy, self._channel)
+            self.prefixes.watch(replica)
             self._replicas.append(replica)
             self._tasks.append(asyncio.create_task(replica.run(), name=replica.name))
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from enum import Enum
 
 from headrace.engine.stats import EngineStats
@@ -21,6 +22,11 @@ from headrace.worker.messages import (
     Events,
     Failed,
     Ping,
+    PrefixAnswer,
+    PrefixesListed,
+    PrefixExplained,
+    PrefixPinned,
+    PrefixQuestion,
     Ready,
     Rejected,
     Stats,
@@ -61,8 +67,11 @@ class Replica:
         """Why the last worker ended; empty while none has."""
         self.settled = asyncio.Event()
         """Set once the first worker is ready, or will never be."""
+        self.on_ready: Callable[[], None] | None = None
+        """Called whenever a worker is ready, the first one and each that takes another's place."""
         self._channel = channel
         self._streams: dict[str, Stream] = {}
+        self._questions: dict[str, asyncio.Future[PrefixAnswer]] = {}
         self._process: WorkerProcess | None = None
         self._identity = ""
         self._ready_at: float | None = None
@@ -121,6 +130,20 @@ class Replica:
             stream.end()
             self._channel.send(self._identity, Cancel(request_id))
 
+    async def ask(self, question: PrefixQuestion) -> PrefixAnswer:
+        """The worker's answer to a question of a new id; the replica must be ready.
+
+        Raises RequestError where the worker rejects it, WorkerDiedError where it ends first.
+        """
+        assert self.state is State.READY
+        answer: asyncio.Future[PrefixAnswer] = asyncio.get_running_loop().create_future()
+        self._questions[question.id] = answer
+        self._channel.send(self._identity, question)
+        try:
+            return await answer
+        finally:
+            self._questions.pop(question.id, None)
+
     async def stats(self, timeout: float) -> EngineStats | None:
         """The worker's answer, or its last one where a long step delays it beyond `timeout` seconds."""
         if self.state in (State.READY, State.DRAINING):
@@ -178,6 +201,9 @@ class Replica:
         for stream in self._streams.values():
             stream.end(error)
         self._streams.clear()
+        for question in self._questions.values():
+            if not question.done():
+                question.set_exception(error)
         self._stats = None
         self._answer_stats()
 
@@ -191,6 +217,11 @@ class Replica:
             case Rejected(id=request_id, reason=reason):
                 if stream := self._streams.pop(request_id, None):
                     stream.end(RequestError(reason))
+                elif (question := self._questions.get(request_id)) and not question.done():
+                    question.set_exception(RequestError(reason))
+            case PrefixExplained(id=asked) | PrefixesListed(id=asked) | PrefixPinned(id=asked):
+                if (question := self._questions.get(asked)) and not question.done():
+                    question.set_result(message)
             case Ready():
                 self._on_ready(message)
             case Failed(reason=reason):
@@ -218,6 +249,8 @@ class Replica:
         self._ready_at = asyncio.get_running_loop().time()
         if not self._stop.is_set():
             self.state = State.READY
+            if self.on_ready is not None:
+                self.on_ready()
         self.settled.set()
 
     def _answer_stats(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from headrace.engine.stats import EngineStats
-from headrace.fleet import ReplicaHealth
+from headrace.fleet import Prefixes, ReplicaHealth
 from headrace.models.answer import AnswerFormat
 from headrace.models.control_tokens import MarkedText
 from headrace.models.sampling_defaults import SamplingDefaults
@@ -31,6 +31,11 @@ class EventStream(Protocol):
 
 class Engine(Protocol):
     """Who computes: a fleet of workers, seen from the gateway."""
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """What its prefix caches hold."""
+        ...
 
     def submit(self, message: Submit) -> EventStream:
         """Begins a request. The call or the stream raises a HeadraceError where it cannot run or complete."""

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.backends.fingerprint import Fingerprint
 from headrace.backends.sampling import SamplingParams
+from headrace.engine.prefix_report import CachedPrefix
 from headrace.engine.stats import EngineStats
 
 PROTOCOL_VERSION = 4
@@ -73,6 +74,38 @@ class Ping(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """Answer with `Stats`."""
 
 
+class ExplainPrefix(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Answer with `PrefixExplained`; the cache stays as it is."""
+
+    id: str
+    prompt: list[int]
+    salt: str = ""
+
+
+class ListPrefixes(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Answer with `PrefixesListed`: those that saved most, and those that are pinned."""
+
+    id: str
+    limit: int
+    salt: str = ""
+
+
+class PinPrefix(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Keep what is cached of the prompt; answer with `PrefixPinned`, or `Rejected` beyond the limit."""
+
+    id: str
+    prompt: list[int]
+    salt: str = ""
+
+
+class UnpinPrefix(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Take back a pin of the very same tokens; answer with `PrefixPinned`."""
+
+    id: str
+    prompt: list[int]
+    salt: str = ""
+
+
 # worker to gateway
 
 
@@ -120,7 +153,7 @@ class Events(_Message, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Rejected(_Message, frozen=True, tag=True, array_like=True, gc=False):
-    """This request cannot run; it was never started."""
+    """This request cannot run, or this question not be answered; nothing was started."""
 
     id: str
     reason: str
@@ -137,8 +170,40 @@ class Drained(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """The last message of a worker that was told to drain."""
 
 
-ToWorker = Submit | Cancel | Drain | Ping
-ToGateway = Ready | Failed | Events | Rejected | Stats | Drained
+class PrefixExplained(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The answer to `ExplainPrefix`."""
+
+    id: str
+    cached: int
+    """Leading tokens of the prompt that are cached, all of them perhaps."""
+    continuation: list[int]
+    """What the nearest cached sequence has from there on; empty where none goes on."""
+
+
+class PrefixesListed(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The answer to `ListPrefixes`."""
+
+    id: str
+    prefixes: list[CachedPrefix]
+
+
+class PrefixPinned(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The answer to `PinPrefix` and `UnpinPrefix`."""
+
+    id: str
+    tokens: int
+    """Of the prompt's that are pinned now: whole blocks."""
+    blocks: int
+    """Pinned in all."""
+    limit: int
+    """Blocks that may be pinned in all."""
+
+
+PrefixQuestion = ExplainPrefix | ListPrefixes | PinPrefix | UnpinPrefix
+PrefixAnswer = PrefixExplained | PrefixesListed | PrefixPinned
+
+ToWorker = Submit | Cancel | Drain | Ping | PrefixQuestion
+ToGateway = Ready | Failed | Events | Rejected | Stats | Drained | PrefixAnswer
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

@@ -27,15 +27,21 @@ from headrace.worker.messages import (
     Drain,
     Drained,
     Events,
+    ExplainPrefix,
     Failed,
+    ListPrefixes,
     Ping,
+    PinPrefix,
+    PrefixQuestion,
     Ready,
     Rejected,
     Stats,
     Submit,
     TokenEvent,
     ToWorker,
+    UnpinPrefix,
 )
+from headrace.worker.prefixes import answer
 from headrace.worker.settings import EXIT_LOAD_FAILED, Launch
 from headrace.worker.transport import Channel
 
@@ -66,7 +72,7 @@ def main() -> int:
         # What was made while loading stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()
-        Worker(Generator(loaded, vocabulary), channel).run()
+        Worker(loaded, vocabulary, channel).run()
         loaded.close()
         return 0
     finally:
@@ -76,8 +82,9 @@ def main() -> int:
 class Worker:
     """The loop between messages and engine."""
 
-    def __init__(self, generator: Generator, channel: Channel) -> None:
-        self._generator = generator
+    def __init__(self, loaded: LoadedModel, vocabulary: Vocabulary, channel: Channel) -> None:
+        self._loaded = loaded
+        self._generator = Generator(loaded, vocabulary)
         self._channel = channel
         self._pending: list[TokenEvent] = []
         self._draining = False
@@ -111,6 +118,8 @@ class Worker:
                 self._draining = True
             case Ping():
                 self._channel.send(Stats(self._generator.stats()))
+            case ExplainPrefix() | ListPrefixes() | PinPrefix() | UnpinPrefix():
+                self._answer(message)
 
     def _submit(self, message: Submit) -> None:
         if self._draining:
@@ -120,6 +129,12 @@ class Worker:
             self._generator.submit(message)
         except HeadraceError as error:
             self._channel.send(Rejected(message.id, str(error)))
+
+    def _answer(self, question: PrefixQuestion) -> None:
+        try:
+            self._channel.send(answer(self._loaded, question))
+        except HeadraceError as error:
+            self._channel.send(Rejected(question.id, str(error)))
 
 
 def _read_launch() -> Launch:
