@@ -1,62 +1,189 @@
-"""Who is let in: a bounded queue, and a door that closes when the server drains."""
+"""Who is let in: each key's limits, a bounded and fair queue, a door that closes when the server drains."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections import deque
 
 from headrace.errors import RequestError
+from headrace.gateway.callers import ANONYMOUS, Caller
 from headrace.gateway.errors import UnavailableError
+from headrace.gateway.keys import KeyLimits
+from headrace.gateway.limits import Refusal
+from headrace.gateway.waiting_room import UNBOUNDED, Capacity, Ticket, WaitingRoom
 
 DRAINING = "The server is shutting down and takes no new requests."
-_SMOOTHING = 0.1
+_WINDOW_SECONDS = 10.0
+"""Over which it is measured how fast the queue drains."""
 _LONGEST_RETRY_SECONDS = 60
 
 
-class Admission:
-    """Counts the sequences that were let in, and those of them that wait for their first token."""
+class DrainRate:
+    """How many sequences leave the queue in a second, over the last seconds. Time is passed in."""
 
-    def __init__(self, max_queue: int):
+    def __init__(self, window: float = _WINDOW_SECONDS):
+        self._window = window
+        self._left: deque[float] = deque(maxlen=4096)
+        self._latest = 1.0
+        """The last rate that was measured; a guess before the first."""
+
+    def left(self, now: float) -> None:
+        """A sequence left the queue for the engine's places."""
+        self._left.append(now)
+
+    def per_second(self, now: float) -> float:
+        """The rate; the last one known where nothing left in the window, less and less of it."""
+        while len(self._left) > 1 and self._left[0] < now - self._window:
+            self._left.popleft()
+        if not self._left:
+            return self._latest
+        if (since := now - self._left[-1]) > self._window:
+            return min(self._latest, 1.0 / since)
+        if len(self._left) > 1:
+            self._latest = len(self._left) / max(0.1, now - self._left[0])
+        return self._latest
+
+
+class Admission:
+    """Lets requests in, at once or when it is their turn, and counts their sequences."""
+
+    def __init__(self, max_queue: int, capacity: Capacity = UNBOUNDED):
         self.max_queue = max_queue
         self.draining = False
-        self.waiting = 0
         self.admitted = 0
-        self._wait_seconds = 1.0
+        """Sequences that wait or run."""
+        self.room = WaitingRoom(max_queue, capacity)
+        self.drain_rate = DrainRate()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._seats: dict[Ticket, Seat] = {}
+        self._anyone = Caller(ANONYMOUS, KeyLimits())
 
-    def admit(self, sequences: int) -> Seat:
-        """Lets a request of so many sequences in. Raises UnavailableError: 503 draining, 429 full."""
+    @property
+    def waiting(self) -> int:
+        """Sequences without a first token."""
+        return self.room.total_waiting
+
+    def check(self, caller: Caller, sequences: int = 1, priority: int = 0) -> None:
+        """Refuses at once what `admit` would refuse whatever its prompt is. Changes nothing."""
+        self._check_open(sequences)
+        self._check_limits(caller, 0)
+        if self.room.displaced_by(self._ticket(caller, sequences, priority=priority)) is None:
+            raise self._full(caller, sequences)
+
+    def admit(
+        self,
+        caller: Caller | int,
+        *,
+        sequences: int = 1,
+        prompt_tokens: int = 0,
+        output_tokens: int = 0,
+        priority: int = 0,
+        background: bool = False,
+    ) -> Seat:
+        """A seat, to be entered with `async with`, which waits until it is the request's turn.
+
+        `prompt_tokens` are those of all prompts, `output_tokens` the most that all sequences may generate,
+        `priority` orders one caller's requests, lower first. `background` requests run in the gaps that
+        others leave. Entering raises UnavailableError: 503 while draining; 429 where the caller is at a
+        limit or the queue is full, and later where one comes who fills less of the queue.
+        """
+        if isinstance(caller, int):
+            self._check_open(caller)
+            return Seat(self, self._anyone, self._ticket(self._anyone, caller))
+        self._check_open(sequences)
+        ticket = self._ticket(caller, sequences, prompt_tokens, output_tokens, priority, background)
+        return Seat(self, caller, ticket)
+
+    @staticmethod
+    def _ticket(
+        caller: Caller,
+        sequences: int,
+        prompt_tokens: int = 0,
+        output_tokens: int = 0,
+        priority: int = 0,
+        background: bool = False,
+    ) -> Ticket:
+        return Ticket(
+            caller.name, caller.weight, sequences, prompt_tokens, output_tokens, priority, background
+        )
+
+    def _check_open(self, sequences: int) -> None:
         if self.draining:
             raise UnavailableError(DRAINING, status=503, code="draining", retry_after=5)
         if sequences > max(1, self.max_queue):
             raise RequestError(
                 f"'prompt' has {sequences} prompts; at most {self.max_queue} are taken.", "prompt"
             )
-        if self.waiting + sequences > self.max_queue:
-            seconds = min(_LONGEST_RETRY_SECONDS, max(1, math.ceil(self._wait_seconds)))
-            raise UnavailableError(
-                f"The server is busy: {self.waiting} requests are waiting. Retry in {seconds} s.",
-                status=429,
-                code="queue_full",
-                retry_after=seconds,
-            )
-        return Seat(self, sequences)
 
-    def started(self, waited_seconds: float) -> None:
-        """Learns from a first token how long the queue takes now, which is what a refused client is told."""
-        self._wait_seconds += _SMOOTHING * (waited_seconds - self._wait_seconds)
+    def _check_limits(self, caller: Caller, prompt_tokens: int) -> None:
+        refusal = caller.limits.refusal(time.monotonic(), prompt_tokens)
+        if refusal is not None:
+            raise _over_limit(caller, refusal)
 
-    def enter(self, sequences: int) -> None:
-        self.admitted += sequences
-        self.waiting += sequences
+    def _full(self, caller: Caller, sequences: int) -> UnavailableError:
+        """The refusal of a request, with the time in which what its caller has waiting will be served."""
+        ahead = self.room.waiting[caller.name] + sequences
+        rate = self.drain_rate.per_second(time.monotonic()) * self.room.share(caller.name, caller.weight)
+        seconds = min(_LONGEST_RETRY_SECONDS, max(1, math.ceil(ahead / rate)))
+        return UnavailableError(
+            f"The server is busy: {self.waiting} requests are waiting. Retry in {seconds} s.",
+            status=429,
+            code="queue_full",
+            retry_after=seconds,
+        )
+
+    def enter(self, seat: Seat) -> None:
+        """Puts the seat's request into the queue, and lets in whose turn it is. Raises UnavailableError."""
+        caller, ticket = seat.caller, seat.ticket
+        if not ticket.background:
+            self._check_limits(caller, ticket.prompt_tokens)
+        displaced = self.room.displaced_by(ticket)
+        if displaced is None:
+            raise self._full(caller, ticket.sequences)
+        for other in displaced:
+            self._seats[other].displace(self._full(self._seats[other].caller, 0))
+            self.leave(self._seats[other], served=False)
+        if not ticket.background:
+            caller.limits.enter(ticket.prompt_tokens, time.monotonic())
+        self.admitted += ticket.sequences
         self._idle.clear()
+        self._seats[ticket] = seat
+        self.room.arrive(ticket)
+        self._let_in()
 
-    def leave(self, sequences: int, still_waiting: int) -> None:
-        self.admitted -= sequences
-        self.waiting -= still_waiting
+    def _let_in(self) -> None:
+        while (ticket := self.room.next()) is not None:
+            self._seats[ticket].call()
+
+    def finished(self, ticket: Ticket) -> None:
+        """One of the request's sequences has ended: its place is free for the next."""
+        self.room.finished(ticket)
+        self._let_in()
+
+    def first_token(self, ticket: Ticket) -> None:
+        """One of the request's sequences has its first token: the engine can be given the next prompt."""
+        self.room.first_token(ticket)
+        self.drain_rate.left(time.monotonic())
+        self._let_in()
+
+    def leave(self, seat: Seat, *, served: bool, complete: bool = False) -> None:
+        """The request has ended; `served` where the engine worked on it. Nothing where it left before."""
+        ticket = seat.ticket
+        if self._seats.pop(ticket, None) is None:
+            return
+        self.room.leave(ticket, complete)
+        if not ticket.background:
+            if served:
+                seat.caller.limits.leave(time.monotonic() - seat.entered)
+            else:
+                seat.caller.limits.take_back(ticket.prompt_tokens)
+        self.admitted -= ticket.sequences
         if not self.admitted:
             self._idle.set()
+        self._let_in()
 
     async def idle(self, timeout: float) -> bool:
         """Waits until nothing is admitted; False where that took longer than `timeout` seconds."""
@@ -68,22 +195,71 @@ class Admission:
 
 
 class Seat:
-    """The place of one admitted request, given back when the block ends."""
+    """The place of one request, from the queue to its end; given back when the block ends."""
 
-    def __init__(self, admission: Admission, sequences: int):
+    def __init__(self, admission: Admission, caller: Caller, ticket: Ticket):
         self._admission = admission
-        self._sequences = sequences
-        self._waiting = sequences
+        self.caller = caller
+        self.ticket = ticket
+        self.entered = 0.0
+        """When it was put into the queue, on time.monotonic's clock."""
+        self.queue_seconds = 0.0
+        """How long it waited for its turn."""
+        self._turn: asyncio.Future[None] | None = None
 
-    def __enter__(self) -> Seat:
-        self._admission.enter(self._sequences)
+    async def __aenter__(self) -> Seat:
+        self.entered = time.monotonic()
+        self._turn = asyncio.get_running_loop().create_future()
+        self._admission.enter(self)
+        try:
+            await self._turn
+        except BaseException:
+            self._admission.leave(self, served=False)
+            raise
+        self.queue_seconds = time.monotonic() - self.entered
         return self
 
-    def first_token(self, waited_seconds: float) -> None:
-        """One of the request's sequences has its first token."""
-        self._waiting -= 1
-        self._admission.waiting -= 1
-        self._admission.started(waited_seconds)
+    def __enter__(self) -> Seat:
+        self.entered = time.monotonic()
+        self._admission.enter(self)
+        return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._admission.leave(self._sequences, self._waiting)
+    def call(self) -> None:
+        """It is the request's turn."""
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+
+    def displace(self, why: UnavailableError) -> None:
+        """The request waits no longer: its caller fills the queue."""
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_exception(why)
+
+    def first_token(self, waited_seconds: float = 0.0) -> None:
+        """One of the request's sequences has its first token."""
+        self._admission.first_token(self.ticket)
+
+    def generated(self, tokens: int) -> None:
+        """So many tokens were computed."""
+        self.ticket.generated += tokens
+        self.caller.limits.generated(tokens)
+
+    def finished(self) -> None:
+        """One of the request's sequences has ended, though its client may have more to read."""
+        self._admission.finished(self.ticket)
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._admission.leave(self, served=True, complete=kind is None)
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._admission.leave(self, served=True, complete=kind is None)
+
+
+def _over_limit(caller: Caller, refusal: Refusal) -> UnavailableError:
+    seconds = max(1, math.ceil(refusal.retry_seconds))
+    unit = refusal.limit.replace("_", " ").replace("concurrency", "requests at a time")
+    return UnavailableError(
+        f"The key '{caller.name}' has used its {refusal.allowed} {unit}. Retry in {seconds} s.",
+        status=429,
+        code="rate_limit_exceeded",
+        retry_after=seconds,
+    )

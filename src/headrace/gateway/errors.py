@@ -17,6 +17,7 @@ _TYPES = {
     429: "rate_limit_error",
     500: "server_error",
     503: "service_unavailable_error",
+    504: "timeout_error",
 }
 _AT_PATH = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
@@ -28,6 +29,13 @@ class UnavailableError(RequestError):
     def __init__(self, message: str, *, status: int, code: str, retry_after: int | None = None):
         super().__init__(message, status=status, code=code)
         self.retry_after = retry_after
+
+
+class UnauthorizedError(RequestError):
+    """The request needs a key that is known here; 401."""
+
+    def __init__(self, message: str):
+        super().__init__(message, status=401, code="invalid_api_key")
 
 
 class ErrorDetail(msgspec.Struct):
@@ -58,6 +66,8 @@ def error_headers(error: RequestError) -> list[tuple[bytes, bytes]]:
     """Headers that the error adds to its response."""
     if isinstance(error, UnavailableError) and error.retry_after is not None:
         return [(b"retry-after", b"%d" % error.retry_after)]
+    if isinstance(error, UnauthorizedError):
+        return [(b"www-authenticate", b'Bearer realm="headrace"')]
     return []
 
 
