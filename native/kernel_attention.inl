@@ -16,8 +16,13 @@ INLINE const Element* elements(const uint8_t* block) {
 }
 
 template <class Element>
-INLINE const float* scales(const uint8_t* block, int head_dim) {
+INLINE const float* value_scales(const uint8_t* block, int head_dim) {
   return reinterpret_cast<const float*>(block + size_t(head_dim) * kBlock * sizeof(Element));
+}
+
+template <class Element>
+INLINE const uint16_t* key_scales(const uint8_t* block, int head_dim) {
+  return reinterpret_cast<const uint16_t*>(block + size_t(head_dim) * kBlock * sizeof(Element));
 }
 
 constexpr int kLine = 64;  // bytes
@@ -34,7 +39,8 @@ INLINE void score_blocks(const AttentionPart& part, int query, int block, int la
     fvec scale[blocks];
     if constexpr (kScaled<Element>)
       for (int b = 0; b < blocks; ++b)
-        scale[b] = load<fvec>(scales<Element>(part.keys[block + b], part.head_dim) + first / kKeyGroup * kBlock + lane);
+        scale[b] =
+            load_f16(key_scales<Element>(part.keys[block + b], part.head_dim) + first / kKeyGroup * kBlock + lane);
     for (int d = first; d < first + kKeyGroup; ++d, q += part.count) {
 #pragma GCC unroll 4
       for (int b = 0; b < blocks; ++b) {
@@ -127,7 +133,7 @@ INLINE void soften(const AttentionPart& part, int query, int tokens) {
     const f32x16 w = exp(load<f32x16>(s + j) - splat(visible ? maximum : 0.0f));
     sum += w;
     if constexpr (kScaled<Element>)
-      store(s + j, w * load<f32x16>(scales<Element>(part.values[j / kBlock], part.head_dim)));
+      store(s + j, w * load<f32x16>(value_scales<Element>(part.values[j / kBlock], part.head_dim)));
     else
       store(s + j, w);
   }

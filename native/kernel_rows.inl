@@ -64,6 +64,27 @@ float to_int8(const float* x, int n, int8_t* out) {
   return maximum / 127.0f;
 }
 
+void keys_to_int8(const float* x, int n, int8_t* out, uint16_t* scales) {
+  for (int i = 0; i < n; i += 16) {
+    f32x16 largest{};
+    const f32x16 size = abs(load<f32x16>(x + i));
+    for (int first = 0; first < 16; first += kKeyGroup) {
+      float maximum = 0;
+      for (int j = 0; j < kKeyGroup; ++j) maximum = size[first + j] > maximum ? size[first + j] : maximum;
+      for (int j = 0; j < kKeyGroup; ++j) largest[first + j] = maximum / 127.0f;
+    }
+    uint16_t rounded[16];
+    store_f16(rounded, largest);
+    float scale[16];
+    for (int first = 0; first < 16; first += kLanes) store(scale + first, load_f16(rounded + first));
+    const f32x16 s = load<f32x16>(scale);
+    const f32x16 q = s > 0.0f ? load<f32x16>(x + i) / s : f32x16{};
+    const f32x16 lowest = splat(-127.0f);  // a scale may have been rounded down
+    store(out + i, __builtin_convertvector(round_to_int(-max(-max(q, lowest), lowest)), i8x16));
+    for (int g = 0; g < 16 / kKeyGroup; ++g) scales[i / kKeyGroup + g] = rounded[g * kKeyGroup];
+  }
+}
+
 void to_half(const float* x, int n, uint16_t* out) {
   for (int i = 0; i < n; i += 16) store_f16(out + i, load<f32x16>(x + i));
 }

@@ -13,7 +13,7 @@
 namespace headrace {
 
 constexpr int kBlock = 16;   // tokens in a cache block
-constexpr int kKeyGroup = 16;  // elements of a key that share a scale in an int8 cache
+constexpr int kKeyGroup = 4;  // elements of a key that share a scale in an int8 cache
 constexpr int kPart = 256;   // tokens in an attention part, cut at absolute multiples
 constexpr int kMaxQueries = 16;  // query vectors that one attention call takes
 
@@ -33,7 +33,7 @@ struct Activations {
 // A part of attention for several queries that share keys and values: running maximum, sum, and weighted values.
 struct AttentionPart {
   const uint8_t* const*
-      keys;  // for each block of the part: [head_dim][16] elements; if int8, [head_dim/kKeyGroup][16] scales
+      keys;  // for each block of the part: [head_dim][16] elements; if int8, [head_dim/kKeyGroup][16] half scales
   const uint8_t* const* values;  // for each block: [16][head_dim] elements; if int8, [16] scales
   bool int8;  // elements are bytes; else half floats
   const float* queries;  // [head_dim][count]
@@ -63,6 +63,8 @@ struct Kernels {
   void (*to_half)(const float* x, int n, uint16_t* out);
   // Rounds n values, a multiple of 16, to multiples of max|x| / 127, which is returned.
   float (*to_int8)(const float* x, int n, int8_t* out);
+  // As to_int8, but with a half float as the scale of every kKeyGroup elements.
+  void (*keys_to_int8)(const float* x, int n, int8_t* out, uint16_t* scales);
   void (*attend)(const AttentionPart& part);
   // (maximum, sum, out) of a part folded into a running total of one query.
   void (*merge)(float maximum, float sum, const float* out, int head_dim, float* total_maximum, float* total_sum,

@@ -45,6 +45,6 @@ constexpr size_t kAhead = 4096;  // bytes of weights fetched ahead; hardware alo
 namespace headrace {
 
 const Kernels HEADRACE_KERNELS = {HEADRACE_ISA_NAME, HEADRACE_NUMERICS, multiply_tile, rms_norm, quantize, swiglu,
-                                  to_half,           to_int8,           attend,        merge,    weights};
+                                  to_half,           to_int8,           keys_to_int8,  attend,   merge,    weights};
 
 }  // namespace headrace

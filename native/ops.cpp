@@ -133,10 +133,12 @@ void RopeStoreOp::store(const float* key, const float* value, uint8_t* keys, uin
   rounded.resize(head_dim);
   if (cache.int8) {
     auto* bytes = reinterpret_cast<int8_t*>(rounded.data());
-    auto* key_scales = reinterpret_cast<float*>(keys + cache.elements());
+    auto* key_scales = reinterpret_cast<uint16_t*>(keys + cache.elements());
     auto* value_scales = reinterpret_cast<float*>(values + cache.elements());
-    for (int d = 0; d < head_dim; d += kKeyGroup)
-      key_scales[d / kKeyGroup * kBlock + slot] = kernels.to_int8(key + d, kKeyGroup, bytes + d);
+    thread_local std::vector<uint16_t> scales;
+    scales.resize(head_dim / kKeyGroup);
+    kernels.keys_to_int8(key, head_dim, bytes, scales.data());
+    for (int g = 0; g < head_dim / kKeyGroup; ++g) key_scales[g * kBlock + slot] = scales[g];
     for (int d = 0; d < head_dim; ++d) keys[d * kBlock + slot] = bytes[d];
     value_scales[slot] = kernels.to_int8(value, head_dim, reinterpret_cast<int8_t*>(values) + slot * head_dim);
   } else {

@@ -14,8 +14,8 @@ namespace headrace {
 enum class Yield : uint8_t { token = 1, logits = 2, hidden = 3 };
 
 // The paged cache of one group of layers. A block holds, for each layer and key-value head, keys [head_dim][16] and,
-// after all heads' keys, values [16][head_dim]: half floats, or bytes followed by float scales,
-// [head_dim/kKeyGroup][16] of the keys and [16] of the values.
+// after all heads' keys, values [16][head_dim]: half floats, or bytes followed by scales,
+// [head_dim/kKeyGroup][16] half floats of the keys and [16] floats of the values.
 struct Cache {
   int layers = 0, kv_heads = 0, head_dim = 0, blocks = 0;
   bool int8 = false;
@@ -23,7 +23,7 @@ struct Cache {
 
   size_t elements() const { return size_t(head_dim) * kBlock; }
   size_t key_bytes() const {
-    return int8 ? elements() + head_dim / kKeyGroup * kBlock * sizeof(float) : elements() * sizeof(uint16_t);
+    return int8 ? elements() + head_dim / kKeyGroup * kBlock * sizeof(uint16_t) : elements() * sizeof(uint16_t);
   }
   size_t value_bytes() const { return int8 ? elements() + kBlock * sizeof(float) : elements() * sizeof(uint16_t); }
   size_t layer_bytes() const { return size_t(kv_heads) * (key_bytes() + value_bytes()); }

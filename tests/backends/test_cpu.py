@@ -81,7 +81,7 @@ def test_an_int8_cache_stays_near_the_reference(isa, synthetic_model):
     found = log_softmax_rows(teacher_forced(cpu, TOKENS))
     expected = log_softmax_rows(teacher_forced(reference, TOKENS))
     assert np.abs(found - expected).mean() < 0.05
-    assert cpu.cache_spec.bytes_per_block() < 0.6 * reference.cache_spec.bytes_per_block()
+    assert cpu.cache_spec.bytes_per_block() < 0.65 * reference.cache_spec.bytes_per_block()
     assert len(cpu.export_block(0, 0)) == cpu.cache_spec.bytes_per_block()
 
 

@@ -58,12 +58,13 @@ def test_a_file_that_holds_no_golden_values_is_refused_by_name(tmp_path):
     ("name", "values", "change", "agreement"),
     [("smollm2-135m", SMOLLM2, 0.075, 0.99), ("qwen2.5-coder-0.5b", QWEN, 0.03, 0.998)],
 )
+@pytest.mark.parametrize("kv_dtype", ["f16", "int8"])
 def test_models_stay_as_near_to_float32_as_int8_activations_allow(
-    golden, model_path, tmp_path, name, values, change, agreement
+    golden, model_path, tmp_path, name, values, change, agreement, kv_dtype
 ):
     path = tmp_path / "golden.json"
     path.write_text(json.dumps(golden(values)))
-    measured = run(str(model_path(name)), path)
+    measured = run(str(model_path(name)), path, kv_dtype=kv_dtype)
     assert measured["mean_abs_logprob_change"] <= change
     assert measured["argmax_agreement_gap_0.2"] >= agreement
     assert measured["positions"] == sum(len(p["token_ids"]) for p in golden(values)["passages"])

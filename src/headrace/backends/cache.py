@@ -20,7 +20,7 @@ class CacheGroup:
     kv_heads: int
     head_dim: int
     dtype: str = "f16"
-    """f16, f32, or int8, which has float scales: for every 16 elements of a key, and for each value."""
+    """f16, f32, or int8, which has scales: halves for every 4 elements of a key, a float for each value."""
     window: int | None = None
     """Tokens a layer looks back, None for all."""
 
@@ -30,7 +30,7 @@ class CacheGroup:
         key_and_value = {
             "f16": 2 * 2 * self.head_dim,
             "f32": 2 * 4 * self.head_dim,
-            "int8": 2 * self.head_dim + 4 * (self.head_dim // 16) + 4,
+            "int8": 2 * self.head_dim + 2 * (self.head_dim // 4) + 4,
         }
         return len(self.layers) * self.kv_heads * key_and_value[self.dtype] * BLOCK_TOKENS
 

@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-NUMERICS_VERSION = 1
+NUMERICS_VERSION = 2
 """Raised by any change to a kernel that alters a single bit of a result."""
 
 
