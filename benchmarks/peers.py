@@ -45,7 +45,7 @@ def main() -> None:
     adopt_orphans()
     engines, absent = prepare(arguments.peers)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
-    cases = [case for case in CASES if not arguments.only or case.name in arguments.only]
+    cases = [case for case in CASES if (case.name in arguments.only if arguments.only else case.default)]
     about: dict[str, Any] = {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "threads": arguments.threads,
@@ -111,7 +111,7 @@ def measure(case: Case, engines: Sequence[Engine], threads: int) -> Result:
             if engine.name in result.failures or len(result.calm(engine.name)) >= case.rounds:
                 continue
             start, bystanders = time.monotonic(), machine.Bystanders()
-            run = Run(f"{case.name}-{engine.name}-{number}", threads, case.seconds)
+            run = Run(f"{case.name}-{engine.name}-{number}", threads, case.seconds, case.isa)
             with reporting(result.failures, engine.name):
                 figures = case.measure(engine, run)
                 took, figures["others"] = time.monotonic() - start, bystanders.share()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from side_by_side import vllm
+from side_by_side.ours import Headrace
 from side_by_side.process import PeerError
 from side_by_side.work import Case, Engine, Figures, Load, Measure, Row, Run
 
@@ -27,6 +28,14 @@ def long_prompt(model: str, *batches: int) -> Measure:
 
 def at_depth(model: str, *batches: int) -> Measure:
     return lambda engine, run: engine.at_depth(model, DEPTH, batches, run)
+
+
+def speculation(model: str) -> Measure:
+    def measure(engine: Engine, run: Run) -> Figures:
+        assert isinstance(engine, Headrace), "a case of ours alone"
+        return engine.speculation(model, run)
+
+    return measure
 
 
 def http(model: str, load: Load) -> Measure:
@@ -68,6 +77,23 @@ CASES = (
         throughput(SMOL, *BATCHES),
     ),
     Case(
+        "avx2",
+        "The same, Headrace held to AVX2, the peer as it is",
+        ("headrace", "llama.cpp"),
+        (Row("prefill, 32 prompts", "prefill 32"), *_decode(1, 32)),
+        throughput(SMOL, 1, 32),
+        isa="avx2",
+    ),
+    Case(
+        "portable",
+        "The same, Headrace held to its portable kernels, the peer as it is",
+        ("headrace", "llama.cpp"),
+        (Row("prefill, 32 prompts", "prefill 32"), *_decode(1, 32)),
+        throughput(SMOL, 1, 32),
+        isa="portable",
+        default=False,
+    ),
+    Case(
         "qwen-0.5b",
         "Qwen2.5-Coder-0.5B Q4_K_M",
         ("headrace", "llama.cpp"),
@@ -84,6 +110,20 @@ CASES = (
         ("headrace", "llama.cpp"),
         (Row("prefill, 512 tokens", "prefill"), Row("decode, batch 1", "decode")),
         long_prompt(QWEN_LARGE),
+    ),
+    Case(
+        "speculation",
+        "Qwen2.5-Coder-1.5B Q4_K_M with prompt lookup, HumanEval's 164 prompts, 256 greedy tokens each",
+        ("headrace",),
+        (
+            Row("decode, plain", "plain"),
+            Row("decode, speculating", "speculating"),
+            Row("ratio", "speedup", "times"),
+        ),
+        speculation(QWEN_LARGE),
+        rounds=1,
+        seconds=7200.0,
+        default=False,  # it takes half an hour
     ),
     Case(
         "depth",

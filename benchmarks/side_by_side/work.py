@@ -19,6 +19,8 @@ class Run:
     """Name of its log files."""
     threads: int
     seconds: float
+    isa: str | None = None
+    """The instruction set that Headrace is held to; None leaves it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +92,7 @@ class Case:
     rounds: int = 3
     seconds: float = 600.0
     """How long one engine's commands may take in one round."""
+    isa: str | None = None
+    """What Headrace is held to, of the instruction sets that the machine has."""
+    default: bool = True
+    """Whether it is measured where no case is named."""
