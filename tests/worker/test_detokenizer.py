@@ -89,6 +89,14 @@ class TestStopStrings:
         pushes = [detokenizer.push(by_bytes(text)) for text in ("text E", "N", "D more")]
         assert pushes == [("text ", False), ("", False), ("", True)]
         assert detokenizer.finish() == ""
+        assert detokenizer.stop_string == "END"
+
+    def test_of_stop_strings_that_are_complete_at_once_the_longest_is_told(self):
+        detokenizer = Detokenizer(TOKENIZER, ["D", "END", "ENDING"])
+        assert detokenizer.push(by_bytes("an E")) == ("an ", False)
+        assert detokenizer.stop_string == ""
+        assert detokenizer.push(by_bytes("NDING")) == ("", True)
+        assert detokenizer.stop_string == "END"
 
     def test_text_held_for_a_stop_string_that_does_not_come_is_delivered(self):
         detokenizer = Detokenizer(TOKENIZER, ["END"])

@@ -76,7 +76,7 @@ def test_a_stop_string_ends_the_answer_at_the_same_token_when_several_come_at_on
 ) -> None:
     """The model drafts for itself, so that every draft is right."""
 
-    def answer(stop: list[str], **speculation: str) -> tuple[str, list[int], str | None, list[object]]:
+    def answer(stop: list[str], **speculation: str) -> tuple[str, list[int], str | None, list[object], str]:
         settings = WorkerSettings(model=str(synthetic_model), threads=1, cache_tokens=512, **speculation)
         opened = open_model(settings.model)
         with closing(load(opened, settings)) as loaded:
@@ -93,15 +93,16 @@ def test_a_stop_string_ends_the_answer_at_the_same_token_when_several_come_at_on
             [token for event in events for token in event.token_ids],
             events[-1].finish_reason,
             [entry for event in events for entry in event.logprobs],
+            events[-1].stop_string,
         )
 
     drafting = {"speculate": "draft", "draft_model": str(synthetic_model)}
-    text, tokens, _, logprobs = answer([])
+    text, tokens, _, logprobs, _ = answer([])
     assert len(tokens) == len(logprobs) == 60
     for place in (5, len(text) // 2, len(text) - 6):
         stop = [text[place : place + 3]]
         plain = answer(stop)
-        assert plain[2] == "stop" and len(plain[1]) == len(plain[3]) < 60
+        assert plain[2] == "stop" and [plain[4]] == stop and len(plain[1]) == len(plain[3]) < 60
         assert answer(stop, **drafting) == plain
 
 

@@ -37,6 +37,8 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._stopped = False
+        self.stop_string = ""
+        """The stop string that ended the text, once one has."""
 
     def push(self, token_ids: Iterable[int]) -> Delivery:
         """The tokens of a step; control tokens among them give no text."""
@@ -62,7 +64,9 @@ class Detokenizer:
                 text = self._held + new[: i + 1]
                 self._held, self._matchers, self._stopped = "", [], True
                 self._decoder.reset()
-                return text[: len(text) - max(met)]
+                end = len(text) - max(met)
+                self.stop_string = text[end:]
+                return text[:end]
         text = self._held + new
         sure = len(text) - max(matcher.matched for matcher in self._matchers)
         self._held = text[sure:]

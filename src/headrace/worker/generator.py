@@ -125,6 +125,7 @@ class Generator:
             finish_reason=None if reason is None else reason.value,
             cached_tokens=out.cached_tokens,
             logprobs=[_wire(entry) for entry in logprobs],
+            stop_string=live.detokenizer.stop_string,
         )
 
 

@@ -144,6 +144,8 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """For each of token_ids where asked: the chosen token's, then the top ids and theirs."""
     prompt_logprobs: list[tuple[float, list[int], list[float]]] = []
     """As `logprobs`, for the prompt's second and later tokens, where asked, with the first event."""
+    stop_string: str = ""
+    """The stop string that ended it, if one did."""
 
 
 class Events(_Message, frozen=True, tag=True, array_like=True, gc=False):
