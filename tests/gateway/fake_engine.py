@@ -83,6 +83,10 @@ class FakeEngine:
             stream.end(WorkerDiedError("the server stopped before the request ended"))
         self._streams.clear()
 
+    async def embed(self, prompt: list[int]) -> list[float]:
+        """The first token, and how many there are."""
+        return [float(prompt[0]), float(len(prompt))]
+
     async def stats(self) -> dict[str, EngineStats]:
         return {"worker-0": EngineStats(*range(len(EngineStats._fields)))}
 
@@ -110,7 +114,7 @@ class ByteWords:
     def fewest_tokens(self, prompt: str | MarkedText) -> int:
         return len(_text(prompt)) // 2  # less than it knows, as a real one
 
-    def encode(self, prompt: str | MarkedText) -> list[int]:
+    def encode(self, prompt: str | MarkedText, *, add_special: bool = True) -> list[int]:
         self.tokenized += len(_text(prompt))
         return list(_text(prompt).encode())
 

@@ -99,6 +99,10 @@ class Callers:
         scope["headrace.caller"] = caller
         return caller
 
+    def named(self, name: str) -> Caller | None:
+        """The caller of that name, for work that goes on without its client; None where its key is gone."""
+        return self._anonymous if self.open and name == ANONYMOUS else self._callers.get(name)
+
     def _take(self, keys: Sequence[ApiKey]) -> None:
         every = [*keys, self._key] if self._key is not None else keys
         callers: dict[str, Caller] = {}

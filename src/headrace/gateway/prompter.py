@@ -72,10 +72,10 @@ class ModelPrompter:
         """No tokenization gives fewer; known without one."""
         return self._tokenizer.fewest_tokens(prompt)
 
-    def encode(self, prompt: str | MarkedText) -> list[int]:
-        """A text's tokens, behind the token that the model begins every text with, if any."""
+    def encode(self, prompt: str | MarkedText, *, add_special: bool = True) -> list[int]:
+        """A text's tokens, behind the token that the model begins every text with, if any and wanted."""
         if isinstance(prompt, str):
-            return self._tokenizer.encode(prompt)
+            return self._tokenizer.encode(prompt, add_bos=add_special)
         return self._tokenizer.encode_prompt(prompt)
 
     def token_bytes(self, token_id: int) -> bytes:

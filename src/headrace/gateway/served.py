@@ -82,8 +82,11 @@ class Prompter(Protocol):
         """How many tokens the text has at the least, found much sooner than its tokens."""
         ...
 
-    def encode(self, prompt: str | MarkedText) -> list[int]:
-        """The tokens of a plain or of a rendered text, those included that the model begins a text with."""
+    def encode(self, prompt: str | MarkedText, *, add_special: bool = True) -> list[int]:
+        """The tokens of a plain or of a rendered text, those included that the model begins a text with.
+
+        A plain text goes without those where `add_special` is false.
+        """
         ...
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -1,0 +1,46 @@
+"""Endpoints that answer with one JSON object: read, check, do the work, and tell errors as all others do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from headrace.gateway.body import ClientGoneError, decode, read_body
+from headrace.gateway.connection import send_error, send_json, while_connected
+from headrace.gateway.errors import as_request_error
+from headrace.gateway.state import Gateway
+
+Body = TypeVar("Body")
+CLIENT_GONE = 499
+
+
+class JsonEndpoint(Generic[Body]):
+    """An ASGI application around one piece of work that takes a checked body."""
+
+    def __init__(
+        self, gateway: Gateway, body: type[Body], work: Callable[[Scope, Body], Awaitable[object]]
+    ) -> None:
+        """The work is cancelled when the client goes away; what it raises becomes an error's answer."""
+        self._gateway = gateway
+        self._decoder = msgspec.json.Decoder(body)
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500
+        try:
+            raw = await read_body(scope, receive, self._gateway.max_body_bytes)
+            async with while_connected(receive):
+                answer = await self._work(scope, decode(self._decoder, raw))
+            status = 200
+            await send_json(send, status, msgspec.json.encode(answer))
+        except ClientGoneError:
+            status = CLIENT_GONE
+        except Exception as error:
+            told = as_request_error(error)
+            status = told.status
+            await send_error(send, told)
+        finally:
+            self._gateway.metrics.requests.labels(scope["path"], str(status)).inc()
