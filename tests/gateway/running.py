@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from gateway.fake_engine import ByteWords, FakeEngine
 from headrace.gateway.admission import Admission
-from headrace.gateway.app import create_app
+from headrace.gateway.batches.endpoints import batch_endpoints
+from headrace.gateway.batches.service import Batches
+from headrace.gateway.callers import Callers
+from headrace.gateway.connections import BoundedServer
 from headrace.gateway.served import ServedModel
-from headrace.gateway.server import listen
+from headrace.gateway.server import ServerOptions, configure, listen
 from headrace.gateway.state import Gateway
 from headrace.models.sampling_defaults import SamplingDefaults
 
@@ -58,6 +62,9 @@ def running(
     max_queue: int = 64,
     max_body_bytes: int = 2**20,
     sampling: SamplingDefaults | None = None,
+    options: ServerOptions | None = None,
+    callers: Callers | None = None,
+    data_dir: Path | None = None,
     **engine_options: Any,
 ) -> Iterator[RunningGateway]:
     """Serves on a thread until the block ends."""
@@ -70,10 +77,15 @@ def running(
         defaults = sampling or SamplingDefaults()
         model = ServedModel("fake", engine, ByteWords(), CONTEXT, "fp", defaults, created=1)
         gateway = Gateway({"fake": model}, Admission(max_queue), max_body_bytes)
-        server = uvicorn.Server(uvicorn.Config(create_app(gateway), log_level="error", lifespan="off"))
+        gateway.callers = callers or Callers()
+        if data_dir is not None:
+            endpoints = batch_endpoints(gateway)
+            gateway.batches = Batches(data_dir, endpoints, gateway.admission, gateway.callers)
+        server = BoundedServer(configure(gateway, options or ServerOptions()))
         parts.update(engine=engine, gateway=gateway, server=server, loop=asyncio.get_running_loop())
-        started.set()
-        await server.serve([sock])
+        async with gateway.batches or contextlib.nullcontext():
+            started.set()
+            await server.serve([sock])
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()

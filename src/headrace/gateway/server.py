@@ -1,23 +1,68 @@
-"""Serving the application on a socket until a signal comes, and then draining."""
+"""Serving the application on a socket, with TLS or without, until a signal comes, and then draining."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import logging
+import math
+import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from headrace.errors import ConfigError
 from headrace.gateway.app import create_app
+from headrace.gateway.connections import BoundedServer, ConnectionLimits, bounded
+from headrace.gateway.front import Front
 from headrace.gateway.state import Gateway
+
+log = logging.getLogger("headrace.gateway")
 
 _LAST_WORDS_SECONDS = 2.0
 """For streams that were cut short to be told so."""
-_KEEP_ALIVE_SECONDS = 75
+_OTHER_FILES = 256
+"""File descriptors beside those of clients' connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificate and key files; read anew at a SIGHUP, for connections that come later."""
+
+    cert: Path
+    """The certificate and those that it is signed by, PEM."""
+    key: Path
+    context: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+
+    def load(self) -> None:
+        """Reads the files. Raises ConfigError that names the flag."""
+        for flag, file in (("--tls-cert", self.cert), ("--tls-key", self.key)):
+            if not file.is_file():
+                raise ConfigError(f"{flag}: there is no file {file}")
+        try:
+            self.context.load_cert_chain(self.cert, self.key, password="")
+        except (OSError, ValueError) as error:  # SSLError is an OSError
+            raise ConfigError(
+                f"--tls-cert {self.cert} and --tls-key {self.key} do not load: {error}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How clients may connect."""
+
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    origins: Sequence[str] = ()
+    """Whose pages may ask (CORS): origins, or "*"."""
+    tls: Tls | None = None
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -46,12 +91,59 @@ def _why_not(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on host {host!r}, port {port}: {error.strerror or error}; see --host and --port"
 
 
-class _Server(uvicorn.Server):
+class _Server(BoundedServer):
     """Uvicorn, with signals left to `serve`: it must go on answering while the gateway drains."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def application(gateway: Gateway, origins: Sequence[str] = ()) -> ASGIApp:
+    """All that answers a request: what every request passes first, and the endpoints."""
+    return Front(create_app(gateway), gateway.callers, origins=origins, clock=time.monotonic)
+
+
+def configure(gateway: Gateway, options: ServerOptions) -> uvicorn.Config:
+    """How uvicorn is to serve the gateway. Raises ConfigError where a TLS file is wrong."""
+    config = uvicorn.Config(
+        application(gateway, options.origins),
+        http=bounded(options.limits),
+        ws="none",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=math.ceil(options.limits.idle_seconds),
+        timeout_graceful_shutdown=int(_LAST_WORDS_SECONDS),
+    )
+    config.load()
+    if options.tls is not None:
+        options.tls.load()
+        config.ssl = options.tls.context
+    return config
+
+
+def _prepare(sock: socket.socket, limits: ConnectionLimits) -> None:
+    """Lets the system end connections whose other end has vanished, and lends descriptors for the rest.
+
+    Connections inherit the listening socket's options.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 60),
+        ("TCP_KEEPINTVL", 15),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", int(limits.write_seconds * 1000)),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def serve(
@@ -62,27 +154,20 @@ async def serve(
     ready: Callable[[], None],
     draining: Callable[[int], None],
     stop_engines: Callable[[], Awaitable[None]],
+    options: ServerOptions | None = None,
 ) -> None:
     """Answers requests until SIGTERM or SIGINT, then drains and returns.
 
     While it drains, /health says so, new requests are refused, and running ones have `drain_seconds` to
     finish; a second signal ends the wait. `draining` is told how many sequences run, where any do. Then
-    `stop_engines` ends what still runs.
+    `stop_engines` ends what still runs. SIGHUP reads keys and certificates anew.
     """
-    config = uvicorn.Config(
-        create_app(gateway),
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=int(_LAST_WORDS_SECONDS),
-    )
+    options = options or ServerOptions()
+    config = configure(gateway, options)
+    _prepare(sock, options.limits)
     server = _Server(config)
     serving = asyncio.create_task(server.serve([sock]))
-    with _signals() as (stop, hurry):
+    with _signals() as (stop, hurry), _reloading(gateway, options.tls):
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         if not serving.done():
@@ -115,6 +200,29 @@ def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _reloading(gateway: Gateway, tls: Tls | None) -> Iterator[None]:
+    """Reads keys and certificates anew at a SIGHUP, and keys when their file changes."""
+    asked = asyncio.Event()
+
+    def on_signal() -> None:
+        asked.set()
+        if tls is not None:
+            try:
+                tls.load()
+            except ConfigError as error:
+                log.warning("the certificate stays as it was: %s", error)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, on_signal)
+    watching = asyncio.create_task(gateway.callers.watch(asked))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 async def _first(*things: Awaitable[object]) -> None:

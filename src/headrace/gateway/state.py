@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
+from headrace.gateway.callers import Callers
 from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.served import ServedModel
@@ -21,6 +22,10 @@ class Gateway:
     """Those that are loaded now."""
     admission: Admission
     max_body_bytes: int
+    callers: Callers = field(default_factory=Callers)
+    """Who may ask."""
+    request_timeout: float | None = None
+    """Seconds after which a request is ended; clients may ask for fewer."""
     metrics: Metrics = field(default_factory=Metrics)
     log_request: Callable[[str], None] | None = None
     """Is given a line about each request that generates, when it ends."""
