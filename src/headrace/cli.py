@@ -17,6 +17,7 @@ from headrace.config import explain, options, read_file, unknown_variables
 from headrace.errors import HeadraceError
 
 _ELSEWHERE = {
+    "batch": ("headrace.batch.cli", "batch", "Answer a file of requests, without a server."),
     "bench": ("headrace.bench.cli", "bench", "Measure a model on this machine."),
     "doctor": ("headrace.doctor", "doctor", "Say what this machine can do and what is missing."),
 }
@@ -73,7 +74,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 
 @cli.command()
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
-@options("max_queue", "max_body_mib", "drain_seconds", "log_requests")
+@options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
 @options("load_on_demand", "memory_gib", "keep_alive")
 def serve(
     model: str,
@@ -86,6 +87,7 @@ def serve(
     load_on_demand: bool,
     memory_gib: float | None,
     keep_alive: float,
+    data_dir: Path | None,
     **engine: Any,
 ) -> None:
     """Serve models over HTTP: the first one at once, others when they are asked for."""
@@ -105,6 +107,7 @@ def serve(
         load_on_demand=load_on_demand,
         memory_bytes=_bytes(memory_gib),
         keep_alive=keep_alive,
+        data_dir=data_dir,
     )
     serve_model(settings, _tell)
 

@@ -63,6 +63,10 @@ SETTINGS: dict[str, Setting] = {
         "Seconds that a model which was loaded on demand stays after its last use; negative: for good.",
         300.0,
     ),
+    "data_dir": Setting(
+        click.Path(file_okay=False, path_type=Path),
+        "Folder of uploaded files and batches. [default: data, in HEADRACE_HOME or ~/.cache/headrace]",
+    ),
     "host": Setting(str, "Address to listen on.", "127.0.0.1"),
     "port": Setting(WholeNumber(0, 65535), "Port to listen on; 0 takes a free one.", 8000),
     "threads": Setting(WholeNumber(1, MAX_THREADS), "Threads that compute. [default: the usable cores]"),

@@ -13,12 +13,15 @@ from starlette.routing import Route
 
 from headrace.errors import RequestError
 from headrace.fleet import State
+from headrace.gateway.batches.api import batch_routes
+from headrace.gateway.embeddings import embeddings_routes
 from headrace.gateway.errors import error_json, internal
 from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.metrics import CONTENT_TYPE
 from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
+from headrace.gateway.token_api import token_routes
 
 
 def create_app(gateway: Gateway) -> Starlette:
@@ -28,6 +31,9 @@ def create_app(gateway: Gateway) -> Starlette:
         routes=[
             Route("/v1/chat/completions", GenerateEndpoint(gateway, ChatDialect()), methods=["POST"]),
             Route("/v1/completions", GenerateEndpoint(gateway, CompletionDialect()), methods=["POST"]),
+            *embeddings_routes(gateway),
+            *token_routes(gateway),
+            *batch_routes(gateway),
             Route("/v1/models", pages.models),
             Route("/v1/models/{name:path}", pages.model),
             Route("/health", pages.health),

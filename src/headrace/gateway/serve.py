@@ -10,18 +10,21 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvloop
 
 from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
+from headrace.gateway.batches.endpoints import batch_endpoints
+from headrace.gateway.batches.service import Batches
 from headrace.gateway.catalogue import KEEP_ALIVE_SECONDS, Budget, Catalogue
 from headrace.gateway.loading import ModelLoader
 from headrace.gateway.prompter import ModelPrompter
 from headrace.gateway.server import listen, serve
 from headrace.gateway.state import Gateway
 from headrace.models.local import LocalFile, local_file
-from headrace.models.registry import resolve_to_run
+from headrace.models.registry import home, resolve_to_run
 from headrace.worker.host import free_memory
 from headrace.worker.messages import Ready
 from headrace.worker.settings import WorkerSettings
@@ -51,6 +54,8 @@ class ServeSettings:
     """For the weights and caches of all models together."""
     keep_alive: float = KEEP_ALIVE_SECONDS
     """Seconds that a model loaded on demand stays after its last use."""
+    data_dir: Path | None = None
+    """Where files and batches are kept; None: with the models."""
 
 
 def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
@@ -94,6 +99,12 @@ async def _serve(
             log_request=tell if settings.log_requests else None,
         )
         gateway.catalogue = catalogue
+        gateway.batches = Batches(
+            settings.data_dir or home() / "data",
+            batch_endpoints(gateway),
+            gateway.admission,
+            gateway.callers,
+        )
         url = _url(sock)
         (first,) = catalogue.residents()
 
@@ -118,14 +129,15 @@ async def _serve(
                 "Ctrl-C again ends it at once"
             )
 
-        await serve(
-            gateway,
-            sock,
-            drain_seconds=settings.drain_seconds,
-            ready=ready,
-            draining=draining,
-            stop_engines=lambda: catalogue.drain(_WORKER_EXIT_SECONDS),
-        )
+        async with gateway.batches:
+            await serve(
+                gateway,
+                sock,
+                drain_seconds=settings.drain_seconds,
+                ready=ready,
+                draining=draining,
+                stop_engines=lambda: catalogue.drain(_WORKER_EXIT_SECONDS),
+            )
     tell("ended")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
+from headrace.gateway.batches.service import Batches
 from headrace.gateway.callers import Callers
 from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.metrics import Metrics
@@ -29,6 +30,8 @@ class Gateway:
     metrics: Metrics = field(default_factory=Metrics)
     log_request: Callable[[str], None] | None = None
     """Is given a line about each request that generates, when it ends."""
+    batches: Batches | None = None
+    """Files and batches; None where the server keeps none."""
     catalogue: Catalogue = field(init=False)
     """Those that can be loaded too; none but `models` unless another is set."""
 

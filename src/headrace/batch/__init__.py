@@ -1,0 +1,1 @@
+"""`headrace batch`: a file of requests in, a file of results out."""
