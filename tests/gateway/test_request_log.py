@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
@@ -9,26 +10,33 @@ import httpx
 import pytest
 
 from gateway.running import RunningGateway, running
+from headrace.gateway.request_log import LogFormat, log_requests
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?P<id>\S+) (?P<path>\S+) (?P<status>\d{3})"
     r" prompt=(?P<prompt>\d+) cached=(?P<cached>\d+) output=(?P<output>\d+)"
-    r" ttft=(?P<ttft>-|\d+\.\d{3}) duration=(?P<duration>\d+\.\d{3})"
+    r" ttft=(?P<ttft>-|\d+\.\d{3}) duration=(?P<duration>\d+\.\d{3}) queue=(?P<queue>-|\d+\.\d{3})"
+    r" model=(?P<model>\S+) key=(?P<key>\S+) request=(?P<request>\S+)"
 )
 
 
-def logged(server: RunningGateway) -> list[str]:
+def logged(server: RunningGateway, log_format: LogFormat = "text", prompts: bool = False) -> list[str]:
     lines: list[str] = []
-    server.gateway.log_request = lines.append
+    server.gateway.observers = [log_requests(lines.append, log_format, prompts)]
     return lines
 
 
-def only(lines: list[str]) -> dict[str, str]:
+def wait_for(lines: list[str]) -> str:
     deadline = time.monotonic() + 10
     while not lines:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     (line,) = lines
+    return line
+
+
+def only(lines: list[str]) -> dict[str, str]:
+    line = wait_for(lines)
     found = LINE.fullmatch(line)
     assert found is not None, line
     return found.groupdict()
@@ -42,6 +50,11 @@ def test_a_request_is_one_line_of_figures(stream: bool) -> None:
         line = only(lines)
     assert line["id"] in answer.text and line["id"].startswith("cmpl-")
     assert (line["path"], line["status"]) == ("/v1/completions", "200")
+    assert (line["model"], line["key"], line["request"]) == (
+        "fake",
+        "anonymous",
+        answer.headers["x-request-id"],
+    )
     assert (line["prompt"], line["cached"], line["output"]) == ("6", "2", "5")
     assert 0 < float(line["ttft"]) < float(line["duration"])
     assert not re.search("secret|Water", lines[0])
@@ -65,3 +78,20 @@ def test_a_client_that_went_away_is_logged_with_what_it_had() -> None:
     assert line["status"] == "499"
     assert 1 <= int(line["output"]) < 400
     assert line["ttft"] != "-"
+
+
+def test_a_line_may_be_json(server: RunningGateway) -> None:
+    lines = logged(server, "json")
+    answer = server.complete(prompt="secret", max_tokens=5)
+    line = json.loads(wait_for(lines))
+    assert line["id"] == answer.json()["id"]
+    assert (line["status"], line["prompt"], line["output"]) == (200, 6, 5)
+    assert 0 <= line["ttft"] <= line["duration"] < 10
+    assert "secret" not in lines[0] and "asked" not in line
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_was_asked_is_logged_where_that_is_wanted(server: RunningGateway, log_format: LogFormat) -> None:
+    lines = logged(server, log_format, prompts=True)
+    server.chat(messages=[{"role": "user", "content": "the secret"}])
+    assert "the secret" in wait_for(lines)

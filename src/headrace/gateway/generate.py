@@ -77,7 +77,7 @@ class GenerateEndpoint(Generic[Body]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 500
-        record = RequestRecord(scope["path"])
+        record = RequestRecord.of(scope)
         try:
             status = await self._serve(scope, receive, send, record)
         except ClientGoneError:
@@ -92,8 +92,8 @@ class GenerateEndpoint(Generic[Body]):
             await self._refuse(send, internal(error))
         finally:
             self.gateway.metrics.requests.labels(record.path, str(status)).inc()
-            if self.gateway.log_request is not None:
-                self.gateway.log_request(record.line(status))
+            for observe in self.gateway.observers:
+                observe(record, status)
 
     async def _refuse(self, send: Send, error: RequestError) -> None:
         await send_error(send, error, self.dialect.error(error))
@@ -107,6 +107,7 @@ class GenerateEndpoint(Generic[Body]):
         ):
             refuse_unserved(asked)
             record.id = self.dialect.id_prefix + secrets.token_hex(12)
+            record.model, record.asked = model.name, asked
             with self.gateway.admission.admit(sequences(asked)) as seat:
                 prepared = await prepare(record.id, model, asked)
                 choices = asked.n or 1

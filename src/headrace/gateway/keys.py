@@ -7,6 +7,7 @@ guessed, and it would cost every request milliseconds.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import sys
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,9 @@ ENVIRONMENT = "environment"
 """The name of the key that came in HEADRACE_API_KEY."""
 _SHORTEST = 16
 """Characters of a key that someone made up; fewer can be guessed."""
+
+_NAME = re.compile(r"[\w.@+-]{1,64}")
+"""Names stand in logs and metrics."""
 
 _Count = Annotated[int, Meta(ge=1)]
 
@@ -108,6 +112,8 @@ def read_keys(file: Path) -> list[ApiKey]:
 
 def _read_key(file: Path, name: str, table: Any) -> ApiKey:
     where = f"--api-keys: {file}: [keys.{name}]"
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: a name has up to 64 letters, digits and any of . _ @ + -")
     if name == ENVIRONMENT:
         raise ConfigError(f"{where}: this name is taken by HEADRACE_API_KEY; choose another")
     try:

@@ -45,6 +45,8 @@ class Run:
         self._metrics = metrics
         self._arrived = arrived
         self._progress = [_Progress() for _ in submits]
+        self.finish_reasons: list[str] = []
+        """Of the sequences that have ended, in that order."""
 
     async def events(self) -> AsyncGenerator[tuple[int, TokenEvent], None]:
         """(sequence, event) as they come, each sequence up to its end. Closing it cancels the rest."""
@@ -74,6 +76,7 @@ class Run:
             progress.last_at = now
         progress.cached = max(progress.cached, event.cached_tokens)
         if event.finish_reason is not None:
+            self.finish_reasons.append(event.finish_reason)
             self._metrics.duration.labels(self._model.name).observe(now - self._arrived)
             if progress.generated > 1:
                 per_token = (progress.last_at - progress.first_at) / (progress.generated - 1)

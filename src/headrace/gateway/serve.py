@@ -21,6 +21,7 @@ from headrace.gateway.batches.service import Batches
 from headrace.gateway.catalogue import KEEP_ALIVE_SECONDS, Budget, Catalogue
 from headrace.gateway.loading import ModelLoader
 from headrace.gateway.prompter import ModelPrompter
+from headrace.gateway.request_log import log_requests
 from headrace.gateway.server import listen, serve
 from headrace.gateway.state import Gateway
 from headrace.models.local import LocalFile, local_file
@@ -96,7 +97,7 @@ async def _serve(
             catalogue.loaded_models,
             Admission(settings.max_queue),
             settings.max_body_mib * 2**20,
-            log_request=tell if settings.log_requests else None,
+            observers=[log_requests(tell)] if settings.log_requests else [],
         )
         gateway.catalogue = catalogue
         gateway.batches = Batches(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ from headrace.gateway.batches.service import Batches
 from headrace.gateway.callers import Callers
 from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.metrics import Metrics
+from headrace.gateway.request_log import Observer
 from headrace.gateway.served import ServedModel
 
 
@@ -28,8 +29,8 @@ class Gateway:
     request_timeout: float | None = None
     """Seconds after which a request is ended; clients may ask for fewer."""
     metrics: Metrics = field(default_factory=Metrics)
-    log_request: Callable[[str], None] | None = None
-    """Is given a line about each request that generates, when it ends."""
+    observers: Sequence[Observer] = ()
+    """Are given each request that generates, when it ends."""
     batches: Batches | None = None
     """Files and batches; None where the server keeps none."""
     catalogue: Catalogue = field(init=False)
