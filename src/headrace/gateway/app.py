@@ -19,6 +19,7 @@ from headrace.gateway.errors import error_json, internal
 from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.metrics import CONTENT_TYPE
 from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
+from headrace.gateway.openapi import openapi_routes
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.gateway.token_api import token_routes
@@ -27,18 +28,19 @@ from headrace.gateway.token_api import token_routes
 def create_app(gateway: Gateway) -> Starlette:
     """The application that serves the gateway's models."""
     pages = _Pages(gateway)
+    routes = [
+        Route("/v1/chat/completions", GenerateEndpoint(gateway, ChatDialect()), methods=["POST"]),
+        Route("/v1/completions", GenerateEndpoint(gateway, CompletionDialect()), methods=["POST"]),
+        *embeddings_routes(gateway),
+        *token_routes(gateway),
+        *batch_routes(gateway),
+        Route("/v1/models", pages.models),
+        Route("/v1/models/{name:path}", pages.model),
+        Route("/health", pages.health),
+        Route("/metrics", pages.metrics),
+    ]
     return Starlette(
-        routes=[
-            Route("/v1/chat/completions", GenerateEndpoint(gateway, ChatDialect()), methods=["POST"]),
-            Route("/v1/completions", GenerateEndpoint(gateway, CompletionDialect()), methods=["POST"]),
-            *embeddings_routes(gateway),
-            *token_routes(gateway),
-            *batch_routes(gateway),
-            Route("/v1/models", pages.models),
-            Route("/v1/models/{name:path}", pages.model),
-            Route("/health", pages.health),
-            Route("/metrics", pages.metrics),
-        ],
+        routes=[*routes, *openapi_routes(routes)],
         exception_handlers={
             HTTPException: _http_error,
             RequestError: _request_error,

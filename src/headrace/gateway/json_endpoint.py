@@ -8,9 +8,10 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from headrace.errors import RequestError
 from headrace.gateway.body import ClientGoneError, decode, read_body
 from headrace.gateway.connection import send_error, send_json, while_connected
-from headrace.gateway.errors import as_request_error
+from headrace.gateway.errors import as_request_error, error_json
 from headrace.gateway.state import Gateway
 
 Body = TypeVar("Body")
@@ -21,12 +22,21 @@ class JsonEndpoint(Generic[Body]):
     """An ASGI application around one piece of work that takes a checked body."""
 
     def __init__(
-        self, gateway: Gateway, body: type[Body], work: Callable[[Scope, Body], Awaitable[object]]
+        self,
+        gateway: Gateway,
+        body: type[Body],
+        work: Callable[[Scope, Body], Awaitable[object]],
+        error: Callable[[RequestError], bytes] = error_json,
     ) -> None:
-        """The work is cancelled when the client goes away; what it raises becomes an error's answer."""
+        """The work is cancelled when the client goes away; what it raises becomes an error's answer.
+
+        `error` writes an error's body.
+        """
         self._gateway = gateway
+        self.body = body
         self._decoder = msgspec.json.Decoder(body)
         self._work = work
+        self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 500
@@ -41,6 +51,6 @@ class JsonEndpoint(Generic[Body]):
         except Exception as error:
             told = as_request_error(error)
             status = told.status
-            await send_error(send, told)
+            await send_error(send, told, self._error(told))
         finally:
             self._gateway.metrics.requests.labels(scope["path"], str(status)).inc()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -46,7 +46,7 @@ Listed = TypeVar("Listed", FileObject, BatchObject)
 class UploadForm(Struct):
     """The form of an upload, for the description of the API."""
 
-    file: bytes
+    file: Annotated[bytes, Meta(extra_json_schema={"format": "binary", "contentEncoding": "binary"})]
     purpose: Literal["batch"]
 
 
