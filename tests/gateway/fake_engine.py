@@ -20,9 +20,13 @@ ANSWER = "Water flows downhill. "
 
 
 class FakeEngine:
-    """Answers with ANSWER, over and over, a letter a step, until max_tokens or a stop string."""
+    """Answers with ANSWER, over and over, a letter a step, until max_tokens or a stop string.
 
-    def __init__(self, step_seconds: float = 0.0, cached_tokens: int = 0) -> None:
+    With `answer` it gives that once, and ends by itself.
+    """
+
+    def __init__(self, step_seconds: float = 0.0, cached_tokens: int = 0, answer: str | None = None) -> None:
+        self.answer = answer
         self.step_seconds = step_seconds
         self.cached_tokens = cached_tokens
         self.submitted: list[Submit] = []
@@ -51,7 +55,8 @@ class FakeEngine:
 
     async def _compute(self, message: Submit, stream: Stream) -> None:
         text = ""
-        for number, letter in enumerate(itertools.cycle(ANSWER), start=1):
+        letters = itertools.cycle(ANSWER) if self.answer is None else (*self.answer, "")
+        for number, letter in enumerate(letters, start=1):
             await asyncio.sleep(self.step_seconds)
             await self.held.wait()
             if message.id not in self._streams:
@@ -61,14 +66,25 @@ class FakeEngine:
                 return
             text += letter
             reason = "length" if number == message.max_tokens else None
-            shown = letter
-            if any(text.endswith(stop) for stop in message.stop):
-                reason, shown = "stop", ""
+            shown, met = letter, ""
+            if not letter:
+                reason = "stop"
+            for stop in message.stop:
+                if text.endswith(stop):
+                    reason, shown, met = "stop", "", stop
             logprobs = []
             if message.top_logprobs >= 0:
                 tops = list(range(message.top_logprobs))
                 logprobs = [(-0.5, tops, [-1.0] * len(tops))]
-            event = TokenEvent(message.id, shown, [ord(letter)], reason, self.cached_tokens, logprobs)
+            event = TokenEvent(
+                message.id,
+                shown,
+                [ord(letter or "\0")],
+                reason,
+                self.cached_tokens,
+                logprobs,
+                stop_string=met,
+            )
             if number == 1 and message.prompt_logprobs >= 0:
                 tops = list(range(message.prompt_logprobs))
                 scored = [(-0.25, tops, [-1.0] * len(tops))] * (len(message.prompt) - 1)
@@ -102,11 +118,14 @@ class ByteWords:
     def __init__(self) -> None:
         self.tokenized = 0
         """Characters in all."""
+        self.rendered: dict[str, Any] = {}
+        """What the template was given last."""
 
     knows_tools = False
     answer_format = PlainFormat()
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **_variables: Any) -> MarkedText:
+    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> MarkedText:
+        self.rendered = {"messages": list(messages), **variables}
         if messages[0]["content"] == "refuse":
             raise TemplateError("roles must alternate")
         return MarkedText("".join(f"{m['role']}:{m['content']};" for m in messages), "\ufdd0")

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from headrace.errors import RequestError
 from headrace.fleet import State
+from headrace.gateway.anthropic.endpoints import anthropic_routes
 from headrace.gateway.batches.api import batch_routes
 from headrace.gateway.embeddings import embeddings_routes
 from headrace.gateway.errors import error_json, internal
@@ -31,6 +32,7 @@ def create_app(gateway: Gateway) -> Starlette:
     routes = [
         Route("/v1/chat/completions", GenerateEndpoint(gateway, ChatDialect()), methods=["POST"]),
         Route("/v1/completions", GenerateEndpoint(gateway, CompletionDialect()), methods=["POST"]),
+        *anthropic_routes(gateway),
         *embeddings_routes(gateway),
         *token_routes(gateway),
         *batch_routes(gateway),

@@ -24,6 +24,7 @@ async def whole_answers(run: Run, parser: Callable[[], AnswerParser], sequences:
             answer.add(parts)
             answer.events.append(event)
             answer.finish_reason = reason or answer.finish_reason
+            answer.stop_string = event.stop_string
     return answers
 
 

@@ -1,0 +1,1 @@
+"""The dialect of Anthropic: messages, and how many tokens they are."""
