@@ -19,6 +19,8 @@
 
 namespace headrace {
 
+constexpr char kPackedLayout[] = "tiles16-groups32-1";  // a new name for whatever moves a bit
+
 constexpr int kTile = 16;  // outputs in a tile
 constexpr int kGroup = 32;  // inputs that share an activation scale
 constexpr int kSuper = 256;  // inputs in a K format's super-block

@@ -17,21 +17,6 @@ const Kernels& find_kernels(const std::string& isa) {
 
 int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
-// Packs the tiles of one matrix on all threads.
-struct PackWork : ThreadPool::Work {
-  static constexpr int kTilesPerItem = 8;
-  const Matrix& matrix;
-  const uint8_t* source;
-  uint8_t* target;
-  PackWork(const Matrix& m, const uint8_t* source, uint8_t* target) : matrix(m), source(source), target(target) {}
-  int items() const { return (matrix.tiles + kTilesPerItem - 1) / kTilesPerItem; }
-  void run(int, int item) override {
-    const int end = std::min(matrix.tiles, (item + 1) * kTilesPerItem);
-    for (int tile = item * kTilesPerItem; tile < end; ++tile)
-      pack_tile(matrix, source, tile, target + tile * matrix.tile_bytes);
-  }
-};
-
 }  // namespace
 
 Model::Model(const std::string& isa, int threads, int max_rows)
@@ -39,16 +24,11 @@ Model::Model(const std::string& isa, int threads, int max_rows)
   ops_.push_back(std::make_unique<CopyOp>(cache_));
 }
 
-int Model::add_matrix(Type type, int outputs, int inputs, const uint8_t* source) {
+int Model::add_matrix(Type type, int outputs, int inputs, size_t offset) {
   Matrix m = Matrix::shaped(type, outputs, inputs);
-  const size_t bytes = (m.bytes() + 63) / 64 * 64;
-  if (weights_used_ + bytes > weights_.bytes()) throw std::length_error("more weights than were reserved");
-  uint8_t* target = weights_.data() + weights_used_;
-  weights_used_ += bytes;
-  PackWork work(m, source, target);
-  pool_.start(work, {work.items()});
-  pool_.finish();
-  m.data = target;
+  if (offset % 64 || offset > weights_.size() || m.bytes() > weights_.size() - offset)
+    throw std::out_of_range("offset: the matrix does not lie within the packed weights");
+  m.data = weights_.data() + offset;
   matrices_.push_back(m);
   return static_cast<int>(matrices_.size()) - 1;
 }

@@ -22,15 +22,19 @@ class Model : private ThreadPool::Work {
   const Kernels& kernels() const { return kernels_; }
   int threads() const { return pool_.threads(); }
 
-  // Weights. `source` is the tensor as in the file; for an embedding it must outlive the model.
-  void reserve_weights(size_t bytes) { weights_ = Mapping(bytes); }
-  int add_matrix(Type type, int outputs, int inputs, const uint8_t* source);
+  // Compute on leased cores only; the lease must outlive the model.
+  void lease_cores(CoreLease* lease) { pool_.lease_cores(lease); }
+
+  // Weights. Matrices lie packed in memory, aligned to a cache line, that outlives the model.
+  void use_weights(std::span<const uint8_t> packed) { weights_ = packed; }
+  int add_matrix(Type type, int outputs, int inputs, size_t offset);
   int add_vector(std::span<const float> values);
 
   // Places for values: float matrices, and rows quantised for products.
   int add_buffer(int width);
   int add_activations(int width, bool with_floats);
 
+  // `table` is the tensor as in the file, and must outlive the model.
   void embed(Type type, int vocab, int width, const uint8_t* table, int out);
   void norm(int x, int weight, float eps, int width, int out);
   // Products of one input: for each (matrix, bias or -1, buffer, add to what is there).
@@ -73,8 +77,7 @@ class Model : private ThreadPool::Work {
   const Kernels& kernels_;
   ThreadPool pool_;
   int max_rows_;
-  Mapping weights_;
-  size_t weights_used_ = 0;
+  std::span<const uint8_t> weights_;
   std::vector<Matrix> matrices_;
   std::deque<std::vector<float>> vectors_;
   std::deque<Buffer> buffers_;

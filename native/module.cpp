@@ -33,10 +33,14 @@ Type checked_type(int number) {
   throw std::invalid_argument("unknown tensor type " + std::to_string(number));
 }
 
+void check_shape(Type type, int rows, int columns) {
+  if (rows < 1 || columns < 1 || columns % format_of(type).block_values)
+    throw std::invalid_argument("a row is not a whole number of blocks");
+}
+
 void check_tensor(Type type, int rows, int columns, size_t bytes) {
   const Format& f = format_of(type);
-  if (rows < 1 || columns < 1 || columns % f.block_values)
-    throw std::invalid_argument("a row is not a whole number of blocks");
+  check_shape(type, rows, columns);
   if (bytes != size_t(rows) * (columns / f.block_values) * f.block_bytes)
     throw std::invalid_argument("the data is not as long as the shape says");
 }
@@ -52,6 +56,19 @@ NumpyArray<T> new_array(std::vector<T>&& values, std::initializer_list<size_t> s
   auto* kept = new std::vector<T>(std::move(values));
   nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
   return NumpyArray<T>(kept->data(), shape, owner);
+}
+
+// Lays rows `first` … `last`-1 of a tensor, whole tiles of them, out where they belong in the packed matrix.
+void pack_rows(int number, int outputs, int inputs, const Bytes& data, int first, int last,
+               const nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& packed) {
+  const Type type = checked_type(number);
+  check_tensor(type, outputs, inputs, data.size());
+  const Matrix matrix = Matrix::shaped(type, outputs, inputs);
+  if (first < 0 || first % kTile || first > last || last > outputs || packed.size() < matrix.bytes())
+    throw std::out_of_range("rows: must be whole tiles within the matrix");
+  nb::gil_scoped_release unlocked;
+  for (int tile = first / kTile; tile * kTile < last; ++tile)
+    pack_tile(matrix, data.data(), tile, packed.data() + tile * matrix.tile_bytes);
 }
 
 void start_step(Model& model, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& positions,
@@ -122,18 +139,32 @@ Logprobs logprobs_of(Model& model, int yield) {
   return {top.chosen, new_array(std::move(top.ids), {n}), new_array(std::move(top.logprobs), {n})};
 }
 
+void bind_lease(nb::module_& module) {
+  nb::class_<CoreLease>(module, "CoreLease")
+      .def(nb::init<const std::string&, std::vector<int>, int>(), "file"_a, "cores"_a, "count"_a)
+      .def(
+          "begin",
+          [](CoreLease& lease) {
+            nb::gil_scoped_release unlocked;
+            lease.begin(0);
+          })
+      .def("end", [](CoreLease& lease) { lease.end(false); });
+}
+
 void bind_building(nb::class_<Model>& model) {
   model.def(nb::init<const std::string&, int, int>(), "isa"_a, "threads"_a, "max_rows"_a)
-      .def("reserve_weights", &Model::reserve_weights, "bytes"_a)
+      .def("lease_cores", &Model::lease_cores, "lease"_a, nb::keep_alive<1, 2>())
+      .def(
+          "use_weights", [](Model& m, const Bytes& packed) { m.use_weights({packed.data(), packed.size()}); },
+          "packed"_a, nb::keep_alive<1, 2>())
       .def(
           "add_matrix",
-          [](Model& m, int number, int outputs, int inputs, const Bytes& data) {
+          [](Model& m, int number, int outputs, int inputs, size_t offset) {
             const Type type = checked_type(number);
-            check_tensor(type, outputs, inputs, data.size());
-            nb::gil_scoped_release unlocked;
-            return m.add_matrix(type, outputs, inputs, data.data());
+            check_shape(type, outputs, inputs);
+            return m.add_matrix(type, outputs, inputs, offset);
           },
-          "type"_a, "outputs"_a, "inputs"_a, "data"_a)
+          "type"_a, "outputs"_a, "inputs"_a, "offset"_a)
       .def(
           "add_vector",
           [](Model& m, const Array<float, 1>& values) { return m.add_vector({values.data(), values.size()}); },
@@ -206,6 +237,8 @@ void bind_running(nb::class_<Model>& model) {
 NB_MODULE(_native, module) {
   module.doc() = "The compiled core of Headrace: plans, kernels, sampler.";
   module.attr("SAMPLING_RECORD_BYTES") = sizeof(SamplingRecord);
+  module.attr("PACKED_LAYOUT") = kPackedLayout;
+  module.attr("TILE_ROWS") = kTile;
   module.def(
       "available_isas",
       [] {
@@ -231,6 +264,8 @@ NB_MODULE(_native, module) {
         return new_array(std::move(out), {size_t(inputs)});
       },
       "type"_a, "inputs"_a, "data"_a);
+  module.def("pack_rows", &pack_rows, "type"_a, "outputs"_a, "inputs"_a, "data"_a, "first"_a, "last"_a, "packed"_a);
+  bind_lease(module);
   nb::class_<Model> model(module, "Model");
   bind_building(model);
   bind_running(model);

@@ -24,7 +24,7 @@ _ELSEWHERE = {
 """Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
 
 _BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve")
-_ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype")
+_ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
 _SPECULATION = ("speculate", "draft_model", "draft_tokens")
 
 

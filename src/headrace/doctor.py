@@ -18,8 +18,8 @@ import click
 import msgspec
 
 from headrace.config import options
-from headrace.errors import ConfigError
-from headrace.models.registry import DEFAULT_MODEL, models_folder
+from headrace.errors import ConfigError, ModelFileError
+from headrace.models.registry import DEFAULT_MODEL, models_folder, packed_folder
 from headrace.worker.cache_size import default_bytes
 from headrace.worker.host import free_memory, usable_cpus
 
@@ -42,8 +42,11 @@ class Check(msgspec.Struct, frozen=True):
     cure: str = ""
 
 
-def examine(host: str = "127.0.0.1", port: int = 8000) -> list[Check]:
-    """Look at everything on this machine; nothing outside it is contacted."""
+def examine(host: str = "127.0.0.1", port: int = 8000, *, verify: bool = False) -> list[Check]:
+    """Look at everything on this machine; nothing outside it is contacted.
+
+    `verify` reads all packed weights, which takes about a second for each GiB.
+    """
     return [
         _python(),
         _processor(),
@@ -53,6 +56,7 @@ def examine(host: str = "127.0.0.1", port: int = 8000) -> list[Check]:
         _huge_pages(),
         _disk(models_folder()),
         _models(models_folder()),
+        _packed(packed_folder(), verify=verify),
         _packages(),
         _port(host, port),
     ]
@@ -65,10 +69,11 @@ def can_serve(checks: list[Check]) -> bool:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--verify", is_flag=True, help="Read all packed weights, to find damaged ones.")
 @options("host", "port")
-def doctor(as_json: bool, host: str, port: int) -> None:
+def doctor(as_json: bool, verify: bool, host: str, port: int) -> None:
     """Say what this machine can do and what is missing."""
-    checks = examine(host, port)
+    checks = examine(host, port, verify=verify)
     if as_json:
         click.echo(json.dumps({"can_serve": can_serve(checks), "checks": msgspec.to_builtins(checks)}))
     else:
@@ -172,6 +177,26 @@ def _models(folder: Path) -> Check:
     return Check(
         "models", "ok", ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.0f} MB)" for path in files)
     )
+
+
+def _packed(folder: Path, *, verify: bool) -> Check:
+    """Weights packed for the kernels: what they take, and whether they are whole."""
+    try:
+        from headrace.backends.cpu import packed_file
+    except ImportError:
+        return Check("packed weights", "ok", "not looked at without the native core")
+    check = packed_file.verify if verify else packed_file.check
+    files = sorted(folder.glob("*.packed")) if folder.is_dir() else []
+    damaged = []
+    for path in files:
+        try:
+            check(path)
+        except (ModelFileError, OSError) as error:
+            damaged.append(f"{path.name}: {error}")
+    finding = f"{len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.0f} MB in {folder}"
+    if damaged:
+        return Check("packed weights", "warn", "; ".join(damaged), "delete them: they are made again")
+    return Check("packed weights", "ok", finding + (", all intact" if verify and files else ""))
 
 
 def _packages() -> Check:

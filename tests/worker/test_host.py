@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.worker.host import free_memory, usable_cpus
+from headrace.worker.host import CoreGroup, core_group, free_memory, usable_cpus
 
 GIB = 1 << 30
 
@@ -25,6 +25,9 @@ class Machine:
 
     def cpus(self, affinity: int) -> int:
         return usable_cpus(affinity, self.proc, self.cgroups)
+
+    def cores(self, *affinity: int) -> CoreGroup:
+        return core_group(affinity, self.proc, self.cgroups)
 
     def memory(self) -> int:
         return free_memory(self.proc, self.cgroups)
@@ -106,3 +109,17 @@ def test_a_group_over_its_limit_has_no_memory_left(machine: Machine) -> None:
 def test_this_machine_can_be_read() -> None:
     assert usable_cpus() >= 1
     assert free_memory() > 0
+
+
+def test_processes_share_cores_by_the_hosts_numbers_or_within_the_group_whose_quota_limits_them(
+    machine: Machine,
+) -> None:
+    assert machine.cores(5, 1, 3) == CoreGroup("", [1, 3, 5])
+    machine.write("proc/self/cgroup", "0::/box/inner\n")
+    machine.write("cgroup/box/cpu.max", "250000 100000\n")
+    machine.write("cgroup/box/inner/cpu.max", "max 100000\n")
+    group = machine.cores(5, 1, 3)
+    assert group.cores == [0, 1]
+    assert group.name
+    assert machine.cores(7, 8, 9) == group, "whatever CPUs their masks say, they share the quota"
+    assert machine.cores(5, 1) == CoreGroup("", [1, 5]), "the quota allows no fewer"

@@ -29,6 +29,11 @@ class Backend(Protocol):
         """The most rows a plan may have."""
         ...
 
+    @property
+    def page_cache_bytes(self) -> int:
+        """Of the weights: what the system counts as memory it can free, though every step reads it."""
+        ...
+
     def allocate_cache(self, blocks: Sequence[int]) -> None:
         """Make each group's pool of this many blocks; called once, before the first step."""
         ...

@@ -63,6 +63,10 @@ class ReferenceBackend(Backend):
     def max_rows(self) -> int:
         return self._max_rows
 
+    @property
+    def page_cache_bytes(self) -> int:
+        return 0
+
     def allocate_cache(self, blocks: Sequence[int]) -> None:
         (count,) = blocks
         self._cache = _empty_blocks(self._spec.groups[0], count)

@@ -98,6 +98,11 @@ def models_folder() -> Path:
     return home() / "models"
 
 
+def packed_folder() -> Path:
+    """Where weights lie packed for the kernels, made anew whenever they are missing."""
+    return home() / "packed"
+
+
 def known_models() -> list[ModelEntry]:
     """The models that can be fetched by name."""
     return list(_MODELS)

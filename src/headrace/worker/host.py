@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -22,8 +23,27 @@ def usable_cpus(affinity: int | None = None, proc: Path = PROC, cgroups: Path = 
         cgroups: where the control groups are mounted.
     """
     cpus = _affinity() if affinity is None else affinity
-    quotas = [*_v2_quotas(proc, cgroups), *_v1_quotas(proc, cgroups)]
-    return max(1, min([cpus, *(int(quota) for quota in quotas)]))
+    return max(1, min([cpus, *(int(quota) for quota, _ in _quotas(proc, cgroups))]))
+
+
+@dataclass(frozen=True, slots=True)
+class CoreGroup:
+    """The cores that the process may keep busy, numbered so that processes which share them agree."""
+
+    name: str
+    """Empty for the host's own CPUs; else it stands for the control group whose quota allows fewer."""
+    cores: list[int]
+
+
+def core_group(
+    affinity: Iterable[int] | None = None, proc: Path = PROC, cgroups: Path = CGROUPS
+) -> CoreGroup:
+    """The CPUs of the affinity mask; under a smaller quota of a control group as many cores of that group."""
+    cpus = sorted(_affinity_mask() if affinity is None else affinity)
+    quota, group = min(_quotas(proc, cgroups), default=(float(len(cpus)), cgroups))
+    if int(quota) >= len(cpus):
+        return CoreGroup("", cpus)
+    return CoreGroup(f"-{group.stat().st_ino}", list(range(max(1, int(quota)))))
 
 
 def free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
@@ -33,9 +53,19 @@ def free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def _affinity() -> int:
+    return len(_affinity_mask())
+
+
+def _affinity_mask() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _quotas(proc: Path, cgroups: Path) -> Iterator[tuple[float, Path]]:
+    """How many CPUs each limiting control group may keep busy, and its folder."""
+    yield from _v2_quotas(proc, cgroups)
+    yield from _v1_quotas(proc, cgroups)
 
 
 def _mem_available(proc: Path) -> int:
@@ -46,18 +76,18 @@ def _mem_available(proc: Path) -> int:
     raise OSError(f"{proc / 'meminfo'} has no MemAvailable")
 
 
-def _v2_quotas(proc: Path, cgroups: Path) -> Iterator[float]:
+def _v2_quotas(proc: Path, cgroups: Path) -> Iterator[tuple[float, Path]]:
     for group in _groups(proc, cgroups, controller=None):
         fields = _read(group / "cpu.max").split()
         if len(fields) == 2 and fields[0] != "max":
-            yield int(fields[0]) / int(fields[1])
+            yield int(fields[0]) / int(fields[1]), group
 
 
-def _v1_quotas(proc: Path, cgroups: Path) -> Iterator[float]:
+def _v1_quotas(proc: Path, cgroups: Path) -> Iterator[tuple[float, Path]]:
     for group in _groups(proc, cgroups, controller="cpu"):
         quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
         if quota is not None and period and quota > 0:
-            yield quota / period
+            yield quota / period, group
 
 
 def _v2_memory(proc: Path, cgroups: Path) -> Iterator[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.backends.base import Backend
 from headrace.backends.cache import BLOCK_TOKENS
@@ -14,13 +15,17 @@ from headrace.errors import ConfigError
 from headrace.models.architectures import check_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.gguf import GgufFile
-from headrace.models.registry import resolve_to_run
+from headrace.models.registry import packed_folder, resolve_to_run
 from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.weights import Weights
 from headrace.worker.cache_size import CacheSize, cache_size
-from headrace.worker.host import free_memory, usable_cpus
+from headrace.worker.host import core_group, free_memory, usable_cpus
 from headrace.worker.settings import WorkerSettings
 from headrace.worker.speculate import check_vocabularies, make_speculation
+
+if TYPE_CHECKING:
+    from headrace.backends.cpu.lease import CoreLease
+    from headrace.backends.cpu.packed_cache import PackedCache
 
 log = logging.getLogger("headrace.worker")
 
@@ -92,8 +97,9 @@ def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
     draft = None if settings.draft_model is None else open_model(settings.draft_model)
     if draft is not None:
         check_vocabularies(model.weights, draft.weights, draft.name)
-    backend = make_backend(model.weights, settings)
-    draft_backend = None if draft is None else make_backend(draft.weights, settings)
+    lease = _lease_cores(settings)
+    backend = make_backend(model.weights, settings, lease)
+    draft_backend = None if draft is None else make_backend(draft.weights, settings, lease)
     backends = [backend] if draft_backend is None else [backend, draft_backend]
     size = _size_cache(backends, model.config, settings)
     engine = Engine(
@@ -117,8 +123,11 @@ def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
     )
 
 
-def make_backend(weights: Weights, settings: WorkerSettings) -> Backend:
-    """The backend that the settings name; imported here, as a worker needs but one."""
+def make_backend(weights: Weights, settings: WorkerSettings, lease: CoreLease | None = None) -> Backend:
+    """The backend that the settings name; imported here, as a worker needs but one.
+
+    The models of a worker, which compute by turns in any case, share a lease of cores.
+    """
     if settings.backend == "reference":
         from headrace.backends.reference import ReferenceBackend
 
@@ -127,20 +136,43 @@ def make_backend(weights: Weights, settings: WorkerSettings) -> Backend:
         return ReferenceBackend(weights, max_rows=settings.max_batch_tokens)
     from headrace.backends.cpu import CpuBackend
 
-    threads = settings.threads or usable_cpus()
     return CpuBackend(
-        weights, threads=threads, max_rows=settings.max_batch_tokens, kv_dtype=settings.kv_dtype
+        weights,
+        threads=settings.threads or usable_cpus(),
+        max_rows=settings.max_batch_tokens,
+        kv_dtype=settings.kv_dtype,
+        packed_cache=_packed_cache() if settings.packed_cache else None,
+        lease=lease,
     )
 
 
-def _size_cache(backends: Iterable[Backend], config: ModelConfig, settings: WorkerSettings) -> CacheSize:
+def _packed_cache() -> PackedCache | None:
+    from headrace.backends.cpu.packed_cache import PackedCache
+
+    try:
+        return PackedCache(packed_folder())
+    except ConfigError as error:
+        log.warning("packed weights are not kept: %s", error)
+        return None
+
+
+def _lease_cores(settings: WorkerSettings) -> CoreLease | None:
+    if settings.backend == "reference":
+        return None
+    from headrace.backends.cpu.lease import lease_file, open_lease
+
+    group = core_group()
+    return open_lease(lease_file(group.name), group.cores, settings.threads or usable_cpus())
+
+
+def _size_cache(backends: Sequence[Backend], config: ModelConfig, settings: WorkerSettings) -> CacheSize:
     """Each backend's cache holds as many tokens as the others'."""
     size = cache_size(
         block_bytes=sum(backend.cache_spec.bytes_per_block() for backend in backends),
         model_context=config.context_length,
         context_length=settings.context_length,
         max_running=settings.max_running,
-        free_bytes=free_memory(),
+        free_bytes=free_memory() - sum(backend.page_cache_bytes for backend in backends),
         cache_tokens=settings.cache_tokens,
         cache_bytes=settings.cache_bytes,
     )

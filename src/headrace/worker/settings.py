@@ -34,6 +34,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The most tokens of prompt and output together; None: the model's, or what the cache can hold."""
     prefix_cache: bool = True
     """False computes every prompt in full."""
+    packed_cache: bool = True
+    """Keep the weights on disk as the kernels want them: starts are faster, and workers share the memory."""
     speculate: Literal["none", "prompt-lookup", "draft"] = "none"
     """Whence drafted tokens: nowhere, the text itself, `draft_model` too. No output depends on it."""
     draft_model: str | None = None

@@ -12,6 +12,8 @@ from headrace import _native
 from headrace.backends.base import Ticket
 from headrace.backends.cache import CacheGroup, CacheSpec
 from headrace.backends.cpu.compile import compile_plan
+from headrace.backends.cpu.lease import CoreLease
+from headrace.backends.cpu.packed_cache import PackedCache
 from headrace.backends.fingerprint import Fingerprint
 from headrace.backends.step import StepPlan, StepResult, TopLogprobs, Yield
 from headrace.errors import ConfigError
@@ -45,14 +47,20 @@ class CpuBackend:
         isa: str | None = None,
         max_rows: int = 512,
         kv_dtype: Literal["f16", "int8"] = "f16",
+        packed_cache: PackedCache | None = None,
+        lease: CoreLease | None = None,
     ) -> None:
-        """Packs the weights. Raises ModelFileError for a model that is broken or not supported."""
+        """Packs the weights, or takes them from `packed_cache`. Steps hold the cores of `lease`, if any.
+
+        Raises ModelFileError for a model that is broken or not supported.
+        """
         self.isa, numerics = choose_isa(isa)
         self.threads = threads
         config = ModelConfig.from_weights(weights)
         graph = build_graph(config, weights)
         check_tensors(graph, config, weights)
-        self._model: _native.Model | None = compile_plan(
+        self._model: _native.Model | None
+        self._model, packed = compile_plan(
             graph,
             config,
             weights,
@@ -60,7 +68,11 @@ class CpuBackend:
             threads=threads,
             max_rows=max_rows,
             int8_cache=kv_dtype == "int8",
+            packed_cache=packed_cache,
         )
+        if lease is not None:
+            self._model.lease_cores(lease)
+        self._page_cache_bytes = packed.memory.size if packed.shared else 0
         self._config = config
         self._max_rows = max_rows
         self._plan: StepPlan | None = None
@@ -89,6 +101,10 @@ class CpuBackend:
     @property
     def max_rows(self) -> int:
         return self._max_rows
+
+    @property
+    def page_cache_bytes(self) -> int:
+        return self._page_cache_bytes
 
     @property
     def _native_model(self) -> _native.Model:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace import _native
+from headrace.backends.cpu.packed_cache import PackedCache
+from headrace.backends.cpu.packing import PackedWeights, lay_out, pack_privately
 from headrace.errors import ConfigError, ModelFileError
 from headrace.models.config import ModelConfig
 from headrace.models.graph import Add, Attention, Embed, Graph, Linear, Op, RmsNorm, Rope, SwiGlu, Value
@@ -31,9 +33,11 @@ def compile_plan(
     threads: int,
     max_rows: int,
     int8_cache: bool,
-) -> _native.Model:
-    """A plan that is ready but for its cache. The graph's tensors have been checked against `config`.
+    packed_cache: PackedCache | None = None,
+) -> tuple[_native.Model, PackedWeights]:
+    """A plan that is ready but for its cache, and the weights that it reads.
 
+    The graph's tensors have been checked against `config`.
     Raises ModelFileError for a model that is not supported, ConfigError where there are no such threads.
     """
     if config.head_dim % 32:
@@ -45,9 +49,15 @@ def compile_plan(
         model = _native.Model(isa, threads, max_rows)
     except RuntimeError as error:  # std::system_error
         raise ConfigError(f"threads: the system does not give {threads} ({error}); ask for fewer") from None
-    compiler = _Compiler(graph, config, weights, model, int8_cache)
+    matrices = lay_out(weights, (op.weight for op in graph.ops if isinstance(op, Linear)))
+    if packed_cache is None:
+        packed = pack_privately(matrices, weights, threads)
+    else:
+        packed = packed_cache.get(matrices, weights, threads)
+    model.use_weights(packed.memory)
+    compiler = _Compiler(graph, config, weights, model, packed.offsets, int8_cache)
     compiler.compile()
-    return compiler.model
+    return model, packed
 
 
 def _inputs(op: Op) -> tuple[Value, ...]:
@@ -66,9 +76,15 @@ def _inputs(op: Op) -> tuple[Value, ...]:
 
 class _Compiler:
     def __init__(
-        self, graph: Graph, config: ModelConfig, weights: Weights, model: _native.Model, int8_cache: bool
+        self,
+        graph: Graph,
+        config: ModelConfig,
+        weights: Weights,
+        model: _native.Model,
+        offsets: dict[str, int],
+        int8_cache: bool,
     ) -> None:
-        self.int8_cache = int8_cache
+        self.offsets, self.int8_cache = offsets, int8_cache
         self.graph, self.config, self.weights, self.model = graph, config, weights, model
         self.producer = {op.out: op for op in graph.ops}
         self.readers: defaultdict[Value, list[Op]] = defaultdict(list)
@@ -82,19 +98,9 @@ class _Compiler:
         self.width: dict[Value, int] = {}
 
     def compile(self) -> None:
-        self._reserve()
         for op in self.graph.ops:
             if op.out not in self.done:
                 self._emit(op)
-
-    def _reserve(self) -> None:
-        names = {op.weight for op in self.graph.ops if isinstance(op, Linear)}
-        total = 0
-        for name in names:
-            tensor = self.weights.tensor(name)
-            rows, columns = tensor.shape
-            total += _native.packed_bytes(tensor.type, rows, columns)
-        self.model.reserve_weights(total)
 
     def _emit(self, op: Op) -> None:
         match op:
@@ -149,7 +155,7 @@ class _Compiler:
     def _matrix(self, name: str) -> int:
         tensor = self.weights.tensor(name)
         rows, columns = tensor.shape
-        return self.model.add_matrix(tensor.type, rows, columns, tensor.data)
+        return self.model.add_matrix(tensor.type, rows, columns, self.offsets[name])
 
     def _vector(self, name: str | None) -> int:
         if name is None:
