@@ -23,8 +23,10 @@ _ELSEWHERE = {
 }
 """Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
 
+_CONNECTIONS = ("api_keys", "tls_cert", "tls_key", "cors_origin", "request_timeout", "write_timeout")
+_OPERATORS = (*_CONNECTIONS, "max_connections", "log_format", "log_prompts", "otlp_endpoint")
 _BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve")
-_ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
+_ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype")
 _SPECULATION = ("speculate", "draft_model", "draft_tokens")
 
 
@@ -76,6 +78,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
 @options("load_on_demand", "memory_gib", "keep_alive")
+@options(*_OPERATORS)
 def serve(
     model: str,
     host: str,
@@ -91,9 +94,11 @@ def serve(
     **engine: Any,
 ) -> None:
     """Serve models over HTTP: the first one at once, others when they are asked for."""
+    from headrace.gateway.operating import OperatorSettings
     from headrace.gateway.serve import ServeSettings, serve_model
     from headrace.worker.settings import WorkerSettings
 
+    operators = OperatorSettings(**{name: engine.pop(name) for name in _OPERATORS})
     models = [model] if Path(model).is_file() else [name.strip() for name in model.split(",")]
     settings = ServeSettings(
         host=host,
@@ -107,6 +112,7 @@ def serve(
         load_on_demand=load_on_demand,
         memory_bytes=_bytes(memory_gib),
         keep_alive=keep_alive,
+        operators=operators,
         data_dir=data_dir,
     )
     serve_model(settings, _tell)
@@ -191,6 +197,27 @@ def rm(name: str) -> None:
     from headrace.models.local import remove_local
 
     click.echo(f"removed {remove_local(name).path}")
+
+
+@cli.group()
+def key() -> None:
+    """Make keys for `headrace serve --api-keys`."""
+
+
+@key.command("new")
+@click.argument("name")
+def new_key(name: str) -> None:
+    """Make a key: the table for the keys file on standard output, the key itself on standard error.
+
+    So `headrace key new alice >> keys.toml` adds it. The key is shown once; only its hash is kept.
+    """
+    from headrace.gateway import keys
+
+    keys.check_name(name)
+    made, stored = keys.new_key()
+    _tell(f"the key of {name}, shown this once: {made}")
+    quoted = name if name.replace("-", "_").isidentifier() else f'"{name}"'
+    click.echo(f'[keys.{quoted}]\nhash = "{stored}"')
 
 
 def _engine_settings(cache_gib: float | None, **settings: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from headrace.errors import ConfigError
 from headrace.option_types import FiniteNumber, WholeNumber
 
 FILE = "headrace.toml"
-_OTHER_VARIABLES = ("HEADRACE_CONFIG", "HEADRACE_HOME", "HEADRACE_ISA", "HEADRACE_URL")
+_OTHER_VARIABLES = ("HEADRACE_API_KEY", "HEADRACE_CONFIG", "HEADRACE_HOME", "HEADRACE_ISA", "HEADRACE_URL")
 """Variables that are read besides those of SETTINGS."""
 MAX_THREADS = 1024
 """More are a mistake of the user, and more than a system may give."""
@@ -83,12 +83,6 @@ SETTINGS: dict[str, Setting] = {
     "prefix_cache": Setting(
         bool, "Reuse what prompts have in common.", True, flags="--prefix-cache/--no-prefix-cache"
     ),
-    "packed_cache": Setting(
-        bool,
-        "Keep weights on disk as the kernels want them: faster starts, and workers share them.",
-        True,
-        flags="--packed-cache/--no-packed-cache",
-    ),
     "speculate": Setting(
         click.Choice(["none", "prompt-lookup", "draft"]),
         "Draft tokens and verify several in a step: same answers, sooner.",
@@ -107,6 +101,34 @@ SETTINGS: dict[str, Setting] = {
         False,
         flags="--log-requests/--no-log-requests",
     ),
+    "log_format": Setting(click.Choice(["text", "json"]), "How those lines look.", "text"),
+    "log_prompts": Setting(
+        bool,
+        "Write what was asked into those lines, too.",
+        False,
+        flags="--log-prompts/--no-log-prompts",
+    ),
+    "otlp_endpoint": Setting(
+        str, "Send traces to this OpenTelemetry collector, such as http://localhost:4318 (extra: otel)."
+    ),
+    "api_keys": Setting(
+        click.Path(dir_okay=False, path_type=Path),
+        "File of API keys and their limits (`headrace key new`); one key may stand in HEADRACE_API_KEY.",
+    ),
+    "tls_cert": Setting(
+        click.Path(dir_okay=False, path_type=Path), "Certificate chain, PEM: serve HTTPS. Needs --tls-key."
+    ),
+    "tls_key": Setting(click.Path(dir_okay=False, path_type=Path), "The certificate's private key, PEM."),
+    "cors_origin": Setting(
+        str, "Origins whose web pages may ask, with commas between; * for all. [default: none]"
+    ),
+    "request_timeout": Setting(
+        _SIZE, "Seconds after which a request is ended; clients may ask for fewer. [default: none]"
+    ),
+    "write_timeout": Setting(
+        _SIZE, "Seconds after which a client that does not read its answer is cut off.", 60.0
+    ),
+    "max_connections": Setting(_COUNT, "Most connections that are open at the same time.", 4096),
     "max_tokens": Setting(_COUNT, "Most tokens of an answer.", 512),
     "temperature": Setting(
         FiniteNumber(0, 2),

@@ -26,7 +26,7 @@ ENVIRONMENT = "environment"
 _SHORTEST = 16
 """Characters of a key that someone made up; fewer can be guessed."""
 
-_NAME = re.compile(r"[\w.@+-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 """Names stand in logs and metrics."""
 
 _Count = Annotated[int, Meta(ge=1)]
@@ -75,6 +75,14 @@ def new_key() -> tuple[str, str]:
     return key, _HASH_PREFIX + digest(key).hex()
 
 
+def check_name(name: str) -> None:
+    """Raises ConfigError for what cannot be a key's name."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError("a key's name has up to 64 letters, digits and any of . _ @ + -")
+    if name == ENVIRONMENT:
+        raise ConfigError(f"the name {ENVIRONMENT} is taken by HEADRACE_API_KEY; choose another")
+
+
 def environment_key(key: str) -> ApiKey:
     """The key of HEADRACE_API_KEY, which has no limits. Raises ConfigError for one that can be guessed."""
     if len(key) < _SHORTEST:
@@ -112,13 +120,10 @@ def read_keys(file: Path) -> list[ApiKey]:
 
 def _read_key(file: Path, name: str, table: Any) -> ApiKey:
     where = f"--api-keys: {file}: [keys.{name}]"
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{where}: a name has up to 64 letters, digits and any of . _ @ + -")
-    if name == ENVIRONMENT:
-        raise ConfigError(f"{where}: this name is taken by HEADRACE_API_KEY; choose another")
     try:
+        check_name(name)
         entry = msgspec.convert(table, _Entry)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"{where}: {error}") from None
     if (entry.hash is None) == (entry.key is None):
         raise ConfigError(f"{where}: give either 'hash' (from `headrace key new`) or 'key'")

@@ -9,7 +9,7 @@ import shlex
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
@@ -18,12 +18,15 @@ from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
 from headrace.gateway.batches.endpoints import batch_endpoints
 from headrace.gateway.batches.service import Batches
+from headrace.gateway.callers import Callers
 from headrace.gateway.catalogue import KEEP_ALIVE_SECONDS, Budget, Catalogue
 from headrace.gateway.loading import ModelLoader
+from headrace.gateway.operating import OperatorSettings
 from headrace.gateway.prompter import ModelPrompter
-from headrace.gateway.request_log import log_requests
-from headrace.gateway.server import listen, serve
+from headrace.gateway.request_log import Observer
+from headrace.gateway.server import ServerOptions, listen, serve
 from headrace.gateway.state import Gateway
+from headrace.gateway.waiting_room import Capacity
 from headrace.models.local import LocalFile, local_file
 from headrace.models.registry import home, resolve_to_run
 from headrace.worker.host import free_memory
@@ -55,6 +58,8 @@ class ServeSettings:
     """For the weights and caches of all models together."""
     keep_alive: float = KEEP_ALIVE_SECONDS
     """Seconds that a model loaded on demand stays after its last use."""
+    operators: OperatorSettings = field(default_factory=OperatorSettings)
+    """Keys, connections, logs."""
     data_dir: Path | None = None
     """Where files and batches are kept; None: with the models."""
 
@@ -64,7 +69,11 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
 
     `tell` is given the lines for the user. Raises HeadraceError where the server cannot start.
     """
-    with listen(settings.host, settings.port) as sock:
+    callers, options = settings.operators.callers(), settings.operators.server_options()
+    with (
+        settings.operators.observers(settings.log_requests, tell) as observers,
+        listen(settings.host, settings.port) as sock,
+    ):
         named = []
         for name in settings.models:
             resolve_to_run(name)
@@ -72,7 +81,7 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
         if settings.worker.draft_model is not None:
             resolve_to_run(settings.worker.draft_model)
         tell(f"loading {settings.worker.model}")
-        uvloop.run(_serve(settings, named, sock, tell))
+        uvloop.run(_serve(settings, named, sock, tell, callers, options, observers))
 
 
 def _catalogue(settings: ServeSettings, named: Sequence[LocalFile]) -> Catalogue:
@@ -89,15 +98,24 @@ def _catalogue(settings: ServeSettings, named: Sequence[LocalFile]) -> Catalogue
 
 
 async def _serve(
-    settings: ServeSettings, named: Sequence[LocalFile], sock: socket.socket, tell: Callable[[str], None]
+    settings: ServeSettings,
+    named: Sequence[LocalFile],
+    sock: socket.socket,
+    tell: Callable[[str], None],
+    callers: Callers,
+    options: ServerOptions,
+    observers: Sequence[Observer],
 ) -> None:
     began = time.monotonic()
+    capacity = Capacity.of_engine(settings.worker.max_running, settings.worker.max_batch_tokens)
     async with _opened(_catalogue(settings, named)) as catalogue:
         gateway = Gateway(
             catalogue.loaded_models,
-            Admission(settings.max_queue),
+            Admission(settings.max_queue, capacity),
             settings.max_body_mib * 2**20,
-            observers=[log_requests(tell)] if settings.log_requests else [],
+            callers=callers,
+            request_timeout=settings.operators.request_timeout,
+            observers=observers,
         )
         gateway.catalogue = catalogue
         gateway.batches = Batches(
@@ -106,7 +124,7 @@ async def _serve(
             gateway.admission,
             gateway.callers,
         )
-        url = _url(sock)
+        url = _url(sock, "http" if options.tls is None else "https")
         (first,) = catalogue.residents()
 
         def ready() -> None:
@@ -118,7 +136,7 @@ async def _serve(
             # What was made while loading stays: the collector need not look at it again.
             gc.collect()
             gc.freeze()
-            sample = _sample(url, first.name, prompter.chats)
+            sample = _sample(url, first.name, prompter.chats, callers.open)
             others = sorted(file.name for file in catalogue.available() if file.name != first.name)
             if others:
                 tell(f"loaded when asked for: {', '.join(others)}")
@@ -135,6 +153,7 @@ async def _serve(
                 gateway,
                 sock,
                 drain_seconds=settings.drain_seconds,
+                options=options,
                 ready=ready,
                 draining=draining,
                 stop_engines=lambda: catalogue.drain(_WORKER_EXIT_SECONDS),
@@ -157,13 +176,13 @@ def _cache(facts: Ready) -> str:
     return f"{tokens} tokens ({facts.cache_bytes / 2**30:.2f} GiB)"
 
 
-def _url(sock: socket.socket) -> str:
+def _url(sock: socket.socket, scheme: str) -> str:
     host, port = sock.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _sample(url: str, model: str, chats: bool) -> str:
+def _sample(url: str, model: str, chats: bool, is_open: bool) -> str:
     """A first request for the user to paste into a shell; one that a small model can answer."""
     asked: dict[str, object] = (
         {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
@@ -172,4 +191,5 @@ def _sample(url: str, model: str, chats: bool) -> str:
     )
     path = "chat/completions" if chats else "completions"
     body = json.dumps({"model": model} | asked | {"max_tokens": 100})
-    return shlex.join(["curl", f"{url}/v1/{path}", "-H", "Content-Type: application/json", "-d", body])
+    key = [] if is_open else ["-H", "Authorization: Bearer YOUR-KEY"]
+    return shlex.join(["curl", f"{url}/v1/{path}", *key, "-H", "Content-Type: application/json", "-d", body])

@@ -32,7 +32,8 @@ class Capacity:
     @staticmethod
     def of_engine(max_running: int, max_batch_tokens: int) -> Capacity:
         """A few more than run, so that a place is never empty, and prompts for the next steps."""
-        return Capacity(max_running + max(2, max_running // 8), starting_tokens=8 * max_batch_tokens)
+        running = min(max_running, max_batch_tokens)
+        return Capacity(running + max(2, running // 8), starting_tokens=8 * max_batch_tokens)
 
 
 UNBOUNDED = Capacity(2**31, 2**31)
