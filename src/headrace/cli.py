@@ -26,7 +26,7 @@ _ELSEWHERE = {
 _CONNECTIONS = ("api_keys", "tls_cert", "tls_key", "cors_origin", "request_timeout", "write_timeout")
 _OPERATORS = (*_CONNECTIONS, "max_connections", "log_format", "log_prompts", "otlp_endpoint")
 _BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve")
-_ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype")
+_ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
 _SPECULATION = ("speculate", "draft_model", "draft_tokens")
 
 

@@ -83,6 +83,12 @@ SETTINGS: dict[str, Setting] = {
     "prefix_cache": Setting(
         bool, "Reuse what prompts have in common.", True, flags="--prefix-cache/--no-prefix-cache"
     ),
+    "packed_cache": Setting(
+        bool,
+        "Keep weights on disk as the kernels want them: faster starts, and workers share them.",
+        True,
+        flags="--packed-cache/--no-packed-cache",
+    ),
     "speculate": Setting(
         click.Choice(["none", "prompt-lookup", "draft"]),
         "Draft tokens and verify several in a step: same answers, sooner.",
