@@ -55,6 +55,17 @@ def test_cached_models_are_listed(monkeypatch, tmp_path):
     assert "a.gguf" in check.finding
 
 
+def test_a_damaged_file_of_packed_weights_is_a_warning(monkeypatch, tmp_path):
+    pytest.importorskip("headrace._native")
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    assert finding("packed weights").status == "ok"
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "a.packed").write_bytes(b"x" * 5000)
+    check = finding("packed weights", verify=True)
+    assert check.status == "warn"
+    assert "a.packed: the header is damaged" in check.finding
+
+
 def test_kernels_that_the_machine_lacks_mean_that_it_cannot_serve(monkeypatch):
     pytest.importorskip("headrace._native")
     monkeypatch.setenv("HEADRACE_ISA", "abacus")

@@ -9,7 +9,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -187,16 +187,19 @@ def _packed(folder: Path, *, verify: bool) -> Check:
         return Check("packed weights", "ok", "not looked at without the native core")
     check = packed_file.verify if verify else packed_file.check
     files = sorted(folder.glob("*.packed")) if folder.is_dir() else []
-    damaged = []
-    for path in files:
-        try:
-            check(path)
-        except (ModelFileError, OSError) as error:
-            damaged.append(f"{path.name}: {error}")
+    damaged = [fault for path in files if (fault := _fault(check, path)) is not None]
     finding = f"{len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.0f} MB in {folder}"
     if damaged:
         return Check("packed weights", "warn", "; ".join(damaged), "delete them: they are made again")
     return Check("packed weights", "ok", finding + (", all intact" if verify and files else ""))
+
+
+def _fault(check: Callable[[Path], object], path: Path) -> str | None:
+    try:
+        check(path)
+    except (ModelFileError, OSError) as error:
+        return f"{path.name}: {error}"
+    return None
 
 
 def _packages() -> Check:
