@@ -21,6 +21,7 @@ from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.metrics import CONTENT_TYPE
 from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
 from headrace.gateway.openapi import openapi_routes
+from headrace.gateway.responses.endpoints import responses_routes
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.gateway.token_api import token_routes
@@ -32,6 +33,7 @@ def create_app(gateway: Gateway) -> Starlette:
     routes = [
         Route("/v1/chat/completions", GenerateEndpoint(gateway, ChatDialect()), methods=["POST"]),
         Route("/v1/completions", GenerateEndpoint(gateway, CompletionDialect()), methods=["POST"]),
+        *responses_routes(gateway),
         *anthropic_routes(gateway),
         *embeddings_routes(gateway),
         *token_routes(gateway),
