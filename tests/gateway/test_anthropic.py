@@ -14,6 +14,8 @@ import pytest
 from gateway.fake_engine import ANSWER
 from gateway.running import RunningGateway, running
 from gateway.tagged_answers import answering
+from headrace.gateway.callers import Callers
+from headrace.gateway.keys import environment_key
 
 HELLO: Any = [{"role": "user", "content": "Hi"}]
 WEATHER: Any = {
@@ -302,6 +304,16 @@ def test_errors_arrive_as_the_clients_own_types(client: anthropic.Anthropic) -> 
         client.messages.create(model="fake", messages=HELLO, max_tokens=4, extra_body={"temperature": 2})
     with pytest.raises(anthropic.BadRequestError, match="'max_tokens'"):
         client.post("/v1/messages", body={"model": "fake", "messages": HELLO}, cast_to=object)
+    with pytest.raises(anthropic.APIStatusError, match="use POST") as wrong:
+        client.get("/v1/messages", cast_to=object)
+    assert wrong.value.status_code == 405 and wrong.value.type == "invalid_request_error"
+    callers = Callers(key=environment_key("a-key-that-someone-made-up"))
+    with running(callers=callers) as guarded, client_of(guarded) as stranger:
+        with pytest.raises(anthropic.AuthenticationError) as unknown:
+            stranger.messages.create(model="fake", messages=HELLO, max_tokens=4)
+        assert unknown.value.type == "authentication_error"
+        known = stranger.with_options(api_key="a-key-that-someone-made-up")
+        assert known.messages.create(model="fake", messages=HELLO, max_tokens=4).content
     with running(max_queue=0) as full, client_of(full) as other:
         full.on_loop(full.engine.held.clear)
         with pytest.raises(anthropic.RateLimitError):

@@ -16,6 +16,7 @@ from headrace.fleet import State
 from headrace.gateway.anthropic.endpoints import anthropic_routes
 from headrace.gateway.batches.api import batch_routes
 from headrace.gateway.embeddings import embeddings_routes
+from headrace.gateway.error_words import error_body
 from headrace.gateway.errors import error_json, internal
 from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.metrics import CONTENT_TYPE
@@ -109,7 +110,8 @@ def _http_error(request: Request, error: Exception) -> Response:
         )
     else:
         told = RequestError(error.detail, status=error.status_code)
-    return Response(error_json(told), told.status, dict(error.headers or {}), "application/json")
+    body = error_body(request.url.path, told)
+    return Response(body, told.status, dict(error.headers or {}), "application/json")
 
 
 def _request_error(request: Request, error: Exception) -> Response:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from headrace.errors import ConfigError
 from headrace.gateway.app import create_app
 from headrace.gateway.connections import BoundedServer, ConnectionLimits, bounded
+from headrace.gateway.error_words import refuse
 from headrace.gateway.front import Front
 from headrace.gateway.state import Gateway
 
@@ -101,7 +102,7 @@ class _Server(BoundedServer):
 
 def application(gateway: Gateway, origins: Sequence[str] = ()) -> ASGIApp:
     """All that answers a request: what every request passes first, and the endpoints."""
-    return Front(create_app(gateway), gateway.callers, origins=origins, clock=time.monotonic)
+    return Front(create_app(gateway), gateway.callers, origins=origins, clock=time.monotonic, refuse=refuse)
 
 
 def configure(gateway: Gateway, options: ServerOptions) -> uvicorn.Config:

@@ -1,0 +1,28 @@
+"""In whose words a path's errors are told, where no endpoint has seen the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope, Send
+
+from headrace.errors import RequestError
+from headrace.gateway.anthropic.errors import error_json as anthropic_json
+from headrace.gateway.connection import send_error
+from headrace.gateway.errors import error_json
+
+_WORDS: dict[str, Callable[[RequestError], bytes]] = {"/v1/messages": anthropic_json}
+"""By how a path begins; OpenAI's for all others."""
+
+
+def error_body(path: str, error: RequestError) -> bytes:
+    """The error's body as the path's clients expect it."""
+    for start, write in _WORDS.items():
+        if path.startswith(start):
+            return write(error)
+    return error_json(error)
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, error: RequestError) -> None:
+    """Answers with the error."""
+    await send_error(send, error, error_body(scope["path"], error))
