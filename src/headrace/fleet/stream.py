@@ -18,7 +18,7 @@ class Stream:
     `async with contextlib.aclosing(stream)`.
     """
 
-    __slots__ = ("_cancel", "_ended", "_error", "_events", "_waiter", "id")
+    __slots__ = ("_cancel", "_ended", "_error", "_events", "_told", "_waiter", "id")
 
     def __init__(self, request_id: str, cancel: Callable[[str], None]) -> None:
         """`cancel` is called with the id when the stream is closed before its end."""
@@ -28,6 +28,11 @@ class Stream:
         self._ended = False
         self._error: HeadraceError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._told: Callable[[], None] | None = None
+
+    def when_ended(self, told: Callable[[], None]) -> None:
+        """`told` is called, once, when the last event is here, though it may not have been read yet."""
+        self._told = told
 
     def push(self, event: TokenEvent) -> None:
         """Adds an event. Nothing but a waiting consumer is woken, so bursts cost one wake-up."""
@@ -60,5 +65,8 @@ class Stream:
         return self._events.popleft()
 
     def _wake(self) -> None:
+        if self._ended and self._told is not None:
+            told, self._told = self._told, None
+            told()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -58,6 +58,7 @@ class Run:
                 for submit in self._submits:
                     streams.append(self._model.engine.submit(submit))
                     stack.push_async_callback(streams[-1].aclose)
+                    streams[-1].when_ended(self._seat.finished)
                 merged = await stack.enter_async_context(aclosing(merge(streams)))
                 async for index, event in merged:
                     self._count(self._progress[index], event)
@@ -72,6 +73,7 @@ class Run:
                 progress.first_at = now
                 self._seat.first_token(now - self._arrived)
                 self._metrics.ttft.labels(self._model.name).observe(now - self._arrived)
+            self._seat.generated(len(event.token_ids))
             progress.generated += len(event.token_ids)
             progress.last_at = now
         progress.cached = max(progress.cached, event.cached_tokens)

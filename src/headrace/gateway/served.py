@@ -28,6 +28,10 @@ class EventStream(Protocol):
 
     async def aclose(self) -> None: ...
 
+    def when_ended(self, told: Callable[[], None]) -> None:
+        """`told` is called when the engine has done its work, though events may be left to read."""
+        ...
+
 
 class Engine(Protocol):
     """Who computes: a fleet of workers, seen from the gateway."""
