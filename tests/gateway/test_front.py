@@ -50,6 +50,11 @@ def test_without_a_known_key_there_is_only_401(guarded: RunningGateway, path: st
     assert "not-known" not in answer.text
 
 
+def test_anthropics_clients_are_refused_in_their_own_words(guarded: RunningGateway) -> None:
+    error = ask(guarded, path="/v1/messages").json()
+    assert (error["type"], error["error"]["type"]) == ("error", "authentication_error")
+
+
 def test_health_needs_no_key(guarded: RunningGateway) -> None:
     assert ask(guarded, path="/health").status_code == 200
 
