@@ -85,7 +85,7 @@ class Conversation(Struct, kw_only=True):
     model: _Name
     messages: Annotated[list[Message], Meta(min_length=1)]
     system: str | list[Block] | None = None
-    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=1024)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
