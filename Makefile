@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle lint format bench peers load-test clean
+.PHONY: help setup serve test test-oracle fuzz fuzz-api lint format bench peers load-test clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -26,6 +26,12 @@ test: $(VENV)/installed-dev ## run the tests
 
 test-oracle: $(VENV)/installed-dev ## run the slow numerical comparisons too
 	@$(BIN)/python -m pytest -m oracle $(ARGS)
+
+fuzz: $(VENV)/installed-fuzz ## fuzz the request parsers and the GGUF reader for six minutes
+	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py $(ARGS)
+
+fuzz-api: $(VENV)/installed-fuzz ## put schemathesis on the API: no 5xx, answers as described
+	@PYTHONPATH=tests $(BIN)/python tests/fuzz/api.py $(ARGS)
 
 lint: $(VENV)/installed-dev ## check style, types, floors and C++ format
 	@$(BIN)/ruff check .
@@ -72,4 +78,9 @@ $(VENV)/installed: pyproject.toml $(NATIVE) $(VENV)/build-tools
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/installed
 	@echo "headrace: installing the development tools"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -qq --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(VENV)/installed-fuzz: pyproject.toml | $(VENV)/installed-dev
+	@echo "headrace: installing the fuzzers"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -qq --no-build-isolation -e '.[fuzz]'
 	@touch $@
