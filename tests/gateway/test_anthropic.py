@@ -9,11 +9,14 @@ from typing import Any
 
 import anthropic
 import httpx
+import msgspec
 import pytest
 
 from gateway.fake_engine import ANSWER
 from gateway.running import RunningGateway, running
 from gateway.tagged_answers import answering
+from headrace.gateway.anthropic.requests import MessagesRequest
+from headrace.gateway.anthropic.translate import chat_request
 from headrace.gateway.callers import Callers
 from headrace.gateway.keys import environment_key
 
@@ -318,3 +321,28 @@ def test_errors_arrive_as_the_clients_own_types(client: anthropic.Anthropic) -> 
         full.on_loop(full.engine.held.clear)
         with pytest.raises(anthropic.RateLimitError):
             other.messages.create(model="fake", messages=HELLO, max_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("choice", "theirs", "parallel"),
+    [
+        ({"type": "auto"}, "auto", None),
+        ({"type": "any", "disable_parallel_tool_use": True}, "required", False),
+        ({"type": "none"}, "none", None),
+        ({"type": "tool", "name": "weather"}, {"type": "function", "function": {"name": "weather"}}, None),
+    ],
+)
+def test_a_choice_of_tools_is_that_of_a_chat(choice: Any, theirs: Any, parallel: bool | None) -> None:
+    body = {"model": "m", "messages": HELLO, "max_tokens": 1, "tools": [WEATHER], "tool_choice": choice}
+    chat = chat_request(msgspec.convert(body, MessagesRequest))
+    assert msgspec.to_builtins(chat.tool_choice) == theirs
+    assert chat.parallel_tool_calls is parallel
+
+
+def test_a_form_and_an_effort_are_those_of_a_chat() -> None:
+    config = {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}
+    body = {"model": "m", "messages": HELLO, "max_tokens": 1, "output_config": config}
+    chat = chat_request(msgspec.convert(body, MessagesRequest))
+    assert chat.reasoning_effort == "low"
+    assert chat.response_format is not None and chat.response_format.json_schema is not None
+    assert chat.response_format.json_schema.schema == {"type": "object"}

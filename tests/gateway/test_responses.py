@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 
 from gateway.fake_engine import ANSWER
 from gateway.running import RunningGateway, running
 from gateway.tagged_answers import answering
+from headrace.gateway.responses.requests import ResponsesRequest
+from headrace.gateway.responses.translate import chat_request
 
 WEATHER: Any = {
     "type": "function",
@@ -304,3 +307,26 @@ def test_errors_arrive_as_the_clients_own_types(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as wrong:
         client.responses.create(model="fake", input="Hi", temperature=9)
     assert wrong.value.param == "temperature"
+
+
+@pytest.mark.parametrize(
+    ("choice", "theirs"),
+    [
+        ("required", "required"),
+        ({"type": "function", "name": "weather"}, {"type": "function", "function": {"name": "weather"}}),
+    ],
+)
+def test_a_choice_of_tools_is_that_of_a_chat(choice: Any, theirs: Any) -> None:
+    body = {"model": "m", "input": "Hi", "tools": [WEATHER], "tool_choice": choice}
+    chat = chat_request(msgspec.convert(body, ResponsesRequest))
+    assert msgspec.to_builtins(chat.tool_choice) == theirs
+
+
+def test_a_form_is_that_of_a_chat() -> None:
+    form = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
+    chat = chat_request(
+        msgspec.convert({"model": "m", "input": "Hi", "text": {"format": form}}, ResponsesRequest)
+    )
+    assert chat.response_format is not None and chat.response_format.type == "json_schema"
+    assert chat.response_format.json_schema is not None
+    assert chat.response_format.json_schema.schema == {"type": "object"}
