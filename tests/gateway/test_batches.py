@@ -126,8 +126,10 @@ def test_a_wrong_line_fails_the_batch_before_it_runs(client: Client, line: Any, 
     assert [(error.line, error.code) for error in batch.errors.data] == [(2, code)]
 
 
-def test_embeddings_and_completions_can_be_batched(client: Client) -> None:
-    for endpoint, body in (("/v1/embeddings", {"input": "Hi"}), ("/v1/completions", {"prompt": "Hi"})):
+def test_every_endpoint_that_takes_batches_answers_them(client: Client) -> None:
+    bodies: dict[str, Any] = {"embeddings": {"input": "Hi"}, "completions": {"prompt": "Hi"}}
+    for endpoint, body in (bodies | {"responses": {"input": "Hi", "max_output_tokens": 3}}).items():
+        endpoint = f"/v1/{endpoint}"
         line = {"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": "fake"} | body}
         batch = wait(client, begin(client, [line], endpoint).id)
         assert results(client, batch.output_file_id)["a"]["response"]["status_code"] == 200

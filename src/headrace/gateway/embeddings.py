@@ -71,21 +71,30 @@ class EmbeddingsEndpoint:
 
     async def _embed(self, scope: Scope, body: EmbeddingsRequest) -> EmbeddingsAnswer:
         inputs = _inputs(body)
+        caller, admission = self._gateway.callers.identify(scope), self._gateway.admission
+        caller.check_model(body.model)
+        background = bool(scope.get("headrace.background"))
+        if not background:
+            admission.check(caller, len(inputs))
         async with self._gateway.use(body.model) as model:
             engine = model.engine
             if not isinstance(engine, Embedder):
                 raise RequestError(
                     f"The model '{model.name}' gives no embeddings.", "model", code="unsupported_value"
                 )
-            with self._gateway.admission.admit(len(inputs)) as seat:
-                fields = [f"input[{i}]" if len(inputs) > 1 else "input" for i in range(len(inputs))]
-                prompts = [
-                    await encode_prompt(model, one, field) for one, field in zip(inputs, fields, strict=True)
-                ]
+            fields = [f"input[{i}]" if len(inputs) > 1 else "input" for i in range(len(inputs))]
+            prompts = [
+                await encode_prompt(model, one, field) for one, field in zip(inputs, fields, strict=True)
+            ]
+            tokens = sum(map(len, prompts))
+            async with admission.admit(
+                caller, sequences=len(inputs), prompt_tokens=tokens, background=background
+            ) as seat:
 
                 async def embed(prompt: list[int]) -> list[float]:
                     vector = await engine.embed(prompt)
-                    seat.first_token(0.0)
+                    seat.first_token()
+                    seat.finished()
                     return vector
 
                 vectors = await _all([asyncio.ensure_future(embed(prompt)) for prompt in prompts])

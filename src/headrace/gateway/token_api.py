@@ -70,7 +70,7 @@ class _TokenApi:
         self._gateway = gateway
 
     async def tokenize(self, scope: Scope, body: TokenizeRequest) -> TokenizeAnswer:
-        async with self._gateway.use(self._name(body.model)) as model:
+        async with self._gateway.use(self._name(scope, body.model)) as model:
             tokens = await _tokens(model, body)
             answer = TokenizeAnswer(len(tokens), model.context_length, tokens)
             if body.return_token_strs:
@@ -78,7 +78,7 @@ class _TokenApi:
             return answer
 
     async def detokenize(self, scope: Scope, body: DetokenizeRequest) -> DetokenizeAnswer:
-        async with self._gateway.use(self._name(body.model)) as model:
+        async with self._gateway.use(self._name(scope, body.model)) as model:
             most = model.prompter.vocab_size - 1
             for i, token in enumerate(body.tokens):
                 if token > most:
@@ -89,12 +89,12 @@ class _TokenApi:
             text = await off_the_loop(len(body.tokens), lambda: _text(model, body.tokens))
             return DetokenizeAnswer(text, text)
 
-    def _name(self, asked: str | None) -> str:
-        if asked is not None:
-            return asked
-        names = list(self._gateway.models)
+    def _name(self, scope: Scope, asked: str | None) -> str:
+        """The model that is meant, where the caller may ask it."""
+        names = list(self._gateway.models) if asked is None else [asked]
         if len(names) != 1:
             raise RequestError("Missing required field 'model', for the server has not just one.", "model")
+        self._gateway.callers.identify(scope).check_model(names[0])
         return names[0]
 
 

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 from headrace.gateway.embeddings import EmbeddingsEndpoint
 from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
+from headrace.gateway.responses.endpoints import ResponsesDialect
 from headrace.gateway.state import Gateway
 
 
@@ -17,5 +18,6 @@ def batch_endpoints(gateway: Gateway) -> Mapping[str, ASGIApp]:
     return {
         "/v1/chat/completions": GenerateEndpoint(gateway, ChatDialect()),
         "/v1/completions": GenerateEndpoint(gateway, CompletionDialect()),
+        "/v1/responses": GenerateEndpoint(gateway, ResponsesDialect()),
         "/v1/embeddings": EmbeddingsEndpoint(gateway),
     }
