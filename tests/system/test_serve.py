@@ -52,7 +52,8 @@ class Server:
 
 @contextmanager
 def serving(model: Path, *options: str) -> Iterator[Server]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    kept = (name for name in os.environ if not name.startswith("HEADRACE_") or name == "HEADRACE_HOME")
+    environment = {name: os.environ[name] for name in kept}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     arguments = ["--model", str(model), "--port", "0", "--threads", "1", "--cache-tokens", "8192", *options]
     process = subprocess.Popen(

@@ -48,6 +48,8 @@ class Answer:
     stop_string: str = ""
     """The stop string that ended it, if one did."""
     events: list[TokenEvent] = field(default_factory=list)
+    first_at: float = 0.0
+    """When its first token came, on time.monotonic's clock."""
 
     def add(self, parts: Sequence[AnswerPart]) -> None:
         """Append what has come."""

@@ -20,12 +20,14 @@ from headrace.gateway.error_words import error_body
 from headrace.gateway.errors import error_json, internal
 from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.metrics import CONTENT_TYPE
+from headrace.gateway.ollama.endpoints import ollama_routes
 from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
 from headrace.gateway.openapi import openapi_routes
 from headrace.gateway.responses.endpoints import responses_routes
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.gateway.token_api import token_routes
+from headrace.models.local import LocalFile
 
 
 def create_app(gateway: Gateway) -> Starlette:
@@ -36,6 +38,7 @@ def create_app(gateway: Gateway) -> Starlette:
         Route("/v1/completions", GenerateEndpoint(gateway, CompletionDialect()), methods=["POST"]),
         *responses_routes(gateway),
         *anthropic_routes(gateway),
+        *ollama_routes(gateway),
         *embeddings_routes(gateway),
         *token_routes(gateway),
         *batch_routes(gateway),
@@ -61,12 +64,16 @@ class _Pages:
         self._gateway = gateway
 
     async def models(self, request: Request) -> Response:
-        return _json(
-            {"object": "list", "data": [_describe(model) for model in self._gateway.models.values()]}
-        )
+        loaded = self._gateway.models
+        others = [file for file in self._gateway.catalogue.available() if file.name not in loaded]
+        listed = [*map(_describe, loaded.values()), *map(_describe_file, others)]
+        return _json({"object": "list", "data": listed})
 
     async def model(self, request: Request) -> Response:
-        return _json(_describe(self._gateway.model(request.path_params["name"])))
+        name = request.path_params["name"]
+        if (model := self._gateway.models.get(name)) is not None:
+            return _json(_describe(model))
+        return _json(_describe_file(self._gateway.catalogue.find(name)))
 
     async def health(self, request: Request) -> Response:
         """200 where every model can be asked, else 503 and what is wrong."""
@@ -90,6 +97,11 @@ def _describe(model: ServedModel) -> dict[str, Any]:
         "max_model_len": model.context_length,
         "sampling_defaults": model.sampling,
     }
+
+
+def _describe_file(file: LocalFile) -> dict[str, Any]:
+    """A model that is loaded when it is asked for."""
+    return {"id": file.name, "object": "model", "created": int(file.modified), "owned_by": "headrace"}
 
 
 def _json(content: object, status: int = 200) -> Response:

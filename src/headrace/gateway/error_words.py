@@ -10,8 +10,9 @@ from headrace.errors import RequestError
 from headrace.gateway.anthropic.errors import error_json as anthropic_json
 from headrace.gateway.connection import send_error
 from headrace.gateway.errors import error_json
+from headrace.gateway.ollama.answers import error_json as ollama_json
 
-_WORDS: dict[str, Callable[[RequestError], bytes]] = {"/v1/messages": anthropic_json}
+_WORDS: dict[str, Callable[[RequestError], bytes]] = {"/v1/messages": anthropic_json, "/api/": ollama_json}
 """By how a path begins; OpenAI's for all others."""
 
 

@@ -58,6 +58,10 @@ class Dialect(ABC, Generic[Body]):
     ) -> Renderer:
         """Writes the answer."""
 
+    async def without_text(self, body: Body) -> bytes | None:
+        """The answer to a body that asks for no text but, say, only for the model; None to all others."""
+        return None
+
     def error(self, error: RequestError) -> bytes:
         """An error's body."""
         return error_json(error)
@@ -101,6 +105,9 @@ class GenerateEndpoint(Generic[Body]):
     async def _serve(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord) -> int:
         body = decode(self._decoder, await read_body(scope, receive, self.gateway.max_body_bytes))
         asked = self.dialect.asked(body)
+        if (answer := await self.dialect.without_text(body)) is not None:
+            await send_json(send, 200, answer)
+            return 200
         async with (
             while_connected(receive),
             self.gateway.use(asked.model, self.dialect.keep_alive(body)) as model,

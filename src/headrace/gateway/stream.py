@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 
@@ -21,6 +22,7 @@ async def whole_answers(run: Run, parser: Callable[[], AnswerParser], sequences:
         async for index, event in stream:
             answer = answers[index]
             parts, reason = parts_of[index].take(event)
+            answer.first_at = answer.first_at or time.monotonic()
             answer.add(parts)
             answer.events.append(event)
             answer.finish_reason = reason or answer.finish_reason

@@ -1,0 +1,109 @@
+"""/api/chat and /api/generate."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from starlette.routing import Route
+
+from headrace.errors import RequestError
+from headrace.gateway.answering import AnswerHead, Renderer
+from headrace.gateway.generate import Dialect, GenerateEndpoint
+from headrace.gateway.ollama import requests
+from headrace.gateway.ollama.answers import OllamaRenderer, error_json, without_text
+from headrace.gateway.ollama.durations import seconds
+from headrace.gateway.ollama.models import ModelPages
+from headrace.gateway.ollama.names import canonical
+from headrace.gateway.openai.answers import Usage
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.prepare import Prepared
+from headrace.gateway.served import ServedModel
+from headrace.gateway.state import Gateway
+
+Asked = TypeVar("Asked", bound=requests.Asked)
+
+
+class OllamaDialect(Dialect[Asked]):
+    """What the two endpoints share."""
+
+    id_prefix = "ollama-"
+    chats: bool
+    """Whether answers are messages."""
+
+    def __init__(self, gateway: Gateway):
+        self._gateway = gateway
+
+    @abstractmethod
+    def translated(self, body: Asked, model: str) -> ChatRequest | CompletionRequest:
+        """The request in OpenAI's words."""
+
+    def asked(self, body: Asked) -> ChatRequest | CompletionRequest:
+        return self.translated(body, canonical(self._gateway.catalogue, body.model))
+
+    def renderer(
+        self,
+        body: Asked,
+        asked: ChatRequest | CompletionRequest,
+        head: AnswerHead,
+        model: ServedModel,
+        prepared: Prepared,
+        usage: Callable[[], Usage],
+    ) -> Renderer:
+        return OllamaRenderer(
+            body.model,
+            chats=self.chats,
+            arrived=body.arrived,
+            usage=usage,
+            token_bytes=model.prompter.token_bytes if body.logprobs else None,
+        )
+
+    def error(self, error: RequestError) -> bytes:
+        return error_json(error)
+
+    def keep_alive(self, body: Asked) -> float | None:
+        return seconds(body.keep_alive)
+
+    async def without_text(self, body: Asked) -> bytes | None:
+        """Loads the model that a request without a prompt names, or unloads it where its keep_alive is 0."""
+        if body.asks_for_text:
+            return None
+        catalogue = self._gateway.catalogue
+        model, keep_alive = canonical(catalogue, body.model), seconds(body.keep_alive)
+        if keep_alive == 0:
+            if model not in catalogue.loaded_models:
+                catalogue.find(model)
+            await catalogue.unload(model)
+            return without_text(body.model, self.chats, "unload")
+        async with self._gateway.use(model, keep_alive):
+            return without_text(body.model, self.chats, "load")
+
+
+class ChatDialect(OllamaDialect[requests.ChatRequest]):
+    """POST /api/chat"""
+
+    body = requests.ChatRequest
+    chats = True
+
+    def translated(self, body: requests.ChatRequest, model: str) -> ChatRequest:
+        return requests.chat(body, model)
+
+
+class GenerateDialect(OllamaDialect[requests.GenerateRequest]):
+    """POST /api/generate"""
+
+    body = requests.GenerateRequest
+    chats = False
+
+    def translated(self, body: requests.GenerateRequest, model: str) -> ChatRequest | CompletionRequest:
+        return requests.generate(body, model)
+
+
+def ollama_routes(gateway: Gateway) -> list[Route]:
+    """Every path of the dialect."""
+    return [
+        Route("/api/chat", GenerateEndpoint(gateway, ChatDialect(gateway)), methods=["POST"]),
+        Route("/api/generate", GenerateEndpoint(gateway, GenerateDialect(gateway)), methods=["POST"]),
+        *ModelPages(gateway).routes(),
+    ]
