@@ -20,6 +20,7 @@ _ELSEWHERE = {
     "batch": ("headrace.batch.cli", "batch", "Answer a file of requests, without a server."),
     "bench": ("headrace.bench.cli", "bench", "Measure a model on this machine."),
     "doctor": ("headrace.doctor", "doctor", "Say what this machine can do and what is missing."),
+    "ps": ("headrace.ps", "ps", "List the models that a running server has loaded."),
 }
 """Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
 

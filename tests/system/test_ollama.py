@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -147,3 +151,12 @@ def test_clients_find_out_that_the_server_is_there(server: Server) -> None:
     assert wrong.status_code == 404 and isinstance(wrong.json()["error"], str)
     names = [model["id"] for model in httpx.get(f"{server.url}/v1/models").json()["data"]]
     assert names[0] == "smollm2-135m" and "qwen2.5-coder-0.5b" in names
+
+
+def test_the_command_line_lists_what_is_loaded(server: Server, client: ollama.Client) -> None:
+    client.generate(LARGER, keep_alive=60)
+    command = [sys.executable, "-m", "headrace", "ps", "--url", server.url]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    told = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30).stdout
+    larger = next(line for line in told.splitlines() if line.startswith("qwen2.5-coder-0.5b "))
+    assert re.search(r" MiB +4096  for (5\d|60) s unless used$", larger)
