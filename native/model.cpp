@@ -189,6 +189,7 @@ void Model::start() {
   grow_yields(s.yields());
   s.sampled.assign(s.yields(), -1);
   s.logprobs.assign(s.yields(), {});
+  s.masks_known.store(false, std::memory_order_relaxed);
   plan_attention(s, shape_, threads());
   const size_t places = size_t(s.split_parts) * kMaxQueries * shape_.heads;
   if (scratch_.totals.size() < 2 * places) {
@@ -202,6 +203,11 @@ void Model::start() {
 
 void Model::run(int phase, int item) { ops_[phase]->run(step_, item); }
 
-void Model::finish() { pool_.finish(); }
+void Model::finish(const uint32_t* masks) {
+  step_.masks = masks;
+  step_.masks_known.store(true, std::memory_order_release);
+  step_.masks_known.notify_all();
+  pool_.finish();
+}
 
 }  // namespace headrace

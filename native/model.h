@@ -63,7 +63,8 @@ class Model : private ThreadPool::Work {
   // Fill in step() and call start(). Throws std::invalid_argument for a plan that does not fit the model.
   Step& step() { return step_; }
   void start();
-  void finish();
+  // `masks` are rows of bits as the step's `mask_rows` number them; null where it has none.
+  void finish(const uint32_t* masks);
   const float* logits(int yield) const { return logits_.row(yield); }
   const float* hidden(int yield) const { return hidden_.row(yield); }
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -71,12 +72,35 @@ void pack_rows(int number, int outputs, int inputs, const Bytes& data, int first
     pack_tile(matrix, data.data(), tile, packed.data() + tile * matrix.tile_bytes);
 }
 
+// Starts, ids and values of biases.
+using BiasArrays = std::tuple<Array<int32_t, 1>, Array<int32_t, 1>, Array<float, 1>>;
+
+void check_starts(const std::vector<int32_t>& starts, size_t size, const char* what) {
+  for (size_t i = 0; i + 1 < starts.size(); ++i)
+    if (starts[i] < 0 || starts[i] > starts[i + 1] || size_t(starts[i + 1]) > size) throw std::invalid_argument(what);
+}
+
+void set_biases(Step& s, const std::optional<BiasArrays>& biases, int vocab) {
+  s.bias_starts.clear();
+  if (!biases) return;
+  const auto& [starts, ids, values] = *biases;
+  assign(s.bias_starts, starts);
+  assign(s.bias_ids, ids);
+  assign(s.bias_values, values);
+  if (s.bias_starts.size() != s.yield_rows.size() + 1 || s.bias_values.size() != s.bias_ids.size())
+    throw std::invalid_argument("biases: starts for each yielding row, and a value for each id are needed");
+  check_starts(s.bias_starts, s.bias_ids.size(), "biases: starts must ascend within the ids");
+  for (int32_t id : s.bias_ids)
+    if (id < 0 || id >= vocab) throw std::invalid_argument("biases: an id is out of range");
+}
+
 void start_step(Model& model, const Array<int32_t, 1>& tokens, const Array<int32_t, 1>& positions,
                 const Array<int32_t, 1>& sequence_starts, const Array<int32_t, 2>& block_table,
                 const Array<int32_t, 1>& yield_rows, const Array<uint8_t, 1>& yield_kinds, const Bytes& sampling,
                 const Array<int32_t, 1>& top_logprobs, const Array<int32_t, 1>& history_starts,
                 const Array<int32_t, 1>& history, const std::vector<std::pair<int, int>>& copies,
-                const std::optional<Array<uint32_t, 2>>& masks) {
+                const std::optional<BiasArrays>& biases, const std::optional<Array<int32_t, 1>>& scored,
+                const std::optional<Array<int32_t, 1>>& mask_rows) {
   Step& s = model.step();
   const size_t yields = yield_rows.size();
   if (yield_kinds.size() != yields || sampling.size() != yields * sizeof(SamplingRecord) ||
@@ -92,28 +116,39 @@ void start_step(Model& model, const Array<int32_t, 1>& tokens, const Array<int32
   assign(s.top_counts, top_logprobs);
   assign(s.history_starts, history_starts);
   assign(s.history, history);
-  for (size_t i = 0; i < yields; ++i)
-    if (s.history_starts[i] < 0 || s.history_starts[i] > s.history_starts[i + 1] ||
-        size_t(s.history_starts[i + 1]) > s.history.size())
-      throw std::invalid_argument("history_starts: must ascend within the history");
+  check_starts(s.history_starts, s.history.size(), "history_starts: must ascend within the history");
   s.block_table.assign(block_table.data(), block_table.data() + block_table.size());
   s.table_width = static_cast<int>(block_table.shape(1));
   s.sampling.resize(yields);
   if (yields) std::memcpy(s.sampling.data(), sampling.data(), sampling.size());
   s.copies.clear();
   for (const auto& [source, target] : copies) s.copies.push_back({source, target});
-  s.masks.clear();
-  if (masks) {
-    if (masks->shape(0) != yields || masks->shape(1) != (size_t(model.vocab()) + 31) / 32)
-      throw std::invalid_argument("token_masks: expected one row of bits for each yielding row");
-    s.masks.assign(masks->data(), masks->data() + masks->size());
-  }
+  set_biases(s, biases, model.vocab());
+  s.scored.clear();
+  if (scored) assign(s.scored, *scored);
+  for (size_t y = 0; y < yields; ++y)
+    if (Yield(s.yield_kinds[y]) == Yield::score &&
+        (s.scored.size() != yields || s.scored[y] < 0 || s.scored[y] >= model.vocab()))
+      throw std::invalid_argument("scored: a token is needed for each row that is scored");
+  s.mask_rows.clear();
+  if (mask_rows) assign(s.mask_rows, *mask_rows);
+  if (mask_rows && mask_rows->size() != yields)
+    throw std::invalid_argument("token_masks: one row for each yielding row is needed");
   model.start();
 }
 
-void finish_step(Model& model) {
-  nb::gil_scoped_release unlocked;
-  model.finish();
+// The step is over before an error is thrown: its threads must not go on waiting for masks.
+void finish_step(Model& model, const std::optional<Array<uint32_t, 2>>& masks) {
+  const std::vector<int32_t>& rows = model.step().mask_rows;
+  const int needed = rows.empty() ? 0 : *std::max_element(rows.begin(), rows.end()) + 1;
+  const size_t words = (size_t(model.vocab()) + 31) / 32;
+  const bool fits = !needed || (masks && masks->shape(0) >= size_t(needed) && masks->shape(1) == words);
+  const std::vector<uint32_t> all(fits ? 0 : needed * words, ~0u);
+  {
+    nb::gil_scoped_release unlocked;
+    model.finish(!fits ? all.data() : masks ? masks->data() : nullptr);
+  }
+  if (!fits) throw std::invalid_argument("token_masks: expected a row of bits for each mask");
 }
 
 // Rows of logits or hidden states that yield `kind`.
@@ -142,12 +177,11 @@ Logprobs logprobs_of(Model& model, int yield) {
 void bind_lease(nb::module_& module) {
   nb::class_<CoreLease>(module, "CoreLease")
       .def(nb::init<const std::string&, std::vector<int>, int>(), "file"_a, "cores"_a, "count"_a)
-      .def(
-          "begin",
-          [](CoreLease& lease) {
-            nb::gil_scoped_release unlocked;
-            lease.begin(0);
-          })
+      .def("begin",
+           [](CoreLease& lease) {
+             nb::gil_scoped_release unlocked;
+             lease.begin(0);
+           })
       .def("end", [](CoreLease& lease) { lease.end(false); });
 }
 
@@ -206,8 +240,8 @@ void bind_running(nb::class_<Model>& model) {
   model
       .def("start", &start_step, "tokens"_a, "positions"_a, "sequence_starts"_a, "block_table"_a, "yield_rows"_a,
            "yield_kinds"_a, "sampling"_a, "top_logprobs"_a, "history_starts"_a, "history"_a, "copies"_a,
-           "token_masks"_a = nb::none())
-      .def("finish", &finish_step)
+           "biases"_a = nb::none(), "scored"_a = nb::none(), "mask_rows"_a = nb::none())
+      .def("finish", &finish_step, "masks"_a = nb::none())
       .def("sampled",
            [](Model& m) {
              std::vector<int32_t> tokens = m.step().sampled;

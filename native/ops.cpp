@@ -62,8 +62,9 @@ LinearOp::LinearOp(const Kernels& k, const Activations& in, std::vector<Part> pa
 }
 
 int LinearOp::items(const Step& step) const {
+  const auto hidden = [](uint8_t kind) { return Yield(kind) == Yield::hidden; };
+  if (of_yields && std::all_of(step.yield_kinds.begin(), step.yield_kinds.end(), hidden)) return 0;
   const int rows = of_yields ? step.yields() : step.rows();
-  if (!rows) return 0;
   const Cut cut(tiles, rows, threads);
   return (tiles + cut.tiles_per_item - 1) / cut.tiles_per_item * cut.row_chunks;
 }
@@ -174,16 +175,26 @@ void RopeStoreOp::run(Step& step, int item) const {
 int SampleOp::items(const Step& step) const { return step.yields(); }
 
 void SampleOp::run(Step& step, int item) const {
-  if (Yield(step.yield_kinds[item]) != Yield::token) return;
+  const Yield kind = Yield(step.yield_kinds[item]);
   float* row = logits.row(item);
+  const int wanted = step.top_counts[item];
+  if (kind == Yield::score) step.logprobs[item] = top_logprobs(kernels, row, vocab, step.scored[item], wanted);
+  if (kind != Yield::token) return;
   const std::span<const int32_t> history(step.history.data() + step.history_starts[item],
                                          step.history.data() + step.history_starts[item + 1]);
-  const size_t words = (size_t(vocab) + 31) / 32;
-  const uint32_t* mask = step.masks.empty() ? nullptr : step.masks.data() + item * words;
-  const int wanted = step.top_counts[item];
+  Biases biases{};
+  if (!step.bias_starts.empty()) {
+    const int first = step.bias_starts[item], last = step.bias_starts[item + 1];
+    biases = {{step.bias_ids.data() + first, step.bias_ids.data() + last}, step.bias_values.data() + first};
+  }
+  const uint32_t* mask = nullptr;
+  if (!step.mask_rows.empty() && step.mask_rows[item] >= 0) {
+    step.masks_known.wait(false, std::memory_order_acquire);
+    mask = step.masks + step.mask_rows[item] * ((size_t(vocab) + 31) / 32);
+  }
   thread_local std::vector<float> unmodified;
   if (wanted >= 0) unmodified.assign(row, row + vocab);  // sampling overwrites the row
-  step.sampled[item] = sample(kernels, row, vocab, step.sampling[item], history, mask);
+  step.sampled[item] = sample(kernels, row, vocab, step.sampling[item], biases, history, mask);
   if (wanted >= 0) step.logprobs[item] = top_logprobs(kernels, unmodified.data(), vocab, step.sampled[item], wanted);
 }
 

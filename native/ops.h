@@ -75,7 +75,7 @@ struct LinearOp : Op {
   const Kernels& kernels;
   const Activations& in;
   std::vector<Part> parts;
-  bool of_yields;
+  bool of_yields;  // of the yielding rows: the logits, which a step of hidden states does without
   int threads, tiles = 0;
   LinearOp(const Kernels& k, const Activations& in, std::vector<Part> parts, bool of_yields, int threads);
   int items(const Step& step) const override;

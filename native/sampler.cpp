@@ -32,6 +32,16 @@ void penalize(float* logits, int vocab, const SamplingRecord& r, std::span<const
   }
 }
 
+void forbid(float* logits, int vocab, const uint32_t* mask) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (int first = 0; first < vocab; first += 32) {
+    const uint32_t allowed = mask[first / 32];
+    if (allowed == ~0u) continue;
+    const int end = std::min(vocab, first + 32);
+    for (int i = first; i < end; ++i) logits[i] = allowed >> (i - first) & 1 ? logits[i] : kNever;
+  }
+}
+
 int32_t largest(const float* x, int n) {
   int32_t best = 0;
   for (int32_t i = 1; i < n; ++i)
@@ -86,12 +96,11 @@ double uniform(const SamplingRecord& record) {
   return double((uint64_t(c[0]) << 32 | c[1]) >> 11) * 0x1p-53;
 }
 
-int32_t sample(const Kernels& kernels, float* logits, int vocab, const SamplingRecord& record,
+int32_t sample(const Kernels& kernels, float* logits, int vocab, const SamplingRecord& record, const Biases& biases,
                std::span<const int32_t> history, const uint32_t* mask) {
+  for (size_t i = 0; i < biases.ids.size(); ++i) logits[biases.ids[i]] += biases.values[i];
   if (!history.empty()) penalize(logits, vocab, record, history);
-  if (mask)
-    for (int i = 0; i < vocab; ++i)
-      if (!(mask[i / 32] >> (i % 32) & 1)) logits[i] = -std::numeric_limits<float>::infinity();
+  if (mask) forbid(logits, vocab, mask);
   const int32_t best = largest(logits, vocab);
   if (record.temperature <= 0) return best;
 

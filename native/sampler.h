@@ -27,9 +27,15 @@ struct TopLogprobs {
 // Uniform in [0, 1) from Philox4x32-10 (Salmon et al., 2011) keyed by the seed, counting (position, choice, prompt).
 double uniform(const SamplingRecord& record);
 
+// Addends to the logits of distinct tokens, in 0 … vocab-1.
+struct Biases {
+  std::span<const int32_t> ids;
+  const float* values;
+};
+
 // A token id. `history` holds prompt tokens as their ids and output tokens as -1 - id; `mask` a bit for each token that
 // is allowed, or is null. `logits` is overwritten.
-int32_t sample(const Kernels& kernels, float* logits, int vocab, const SamplingRecord& record,
+int32_t sample(const Kernels& kernels, float* logits, int vocab, const SamplingRecord& record, const Biases& biases,
                std::span<const int32_t> history, const uint32_t* mask);
 
 // Of the chosen token and of the n most likely, under the unmodified distribution.

@@ -1,6 +1,7 @@
 // What all ops of a step see: the flattened batch and the cache.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace headrace {
 
-enum class Yield : uint8_t { token = 1, logits = 2, hidden = 3 };
+enum class Yield : uint8_t { token = 1, logits = 2, hidden = 3, score = 4 };
 
 // The paged cache of one group of layers. A block holds, for each layer and key-value head, keys [head_dim][16] and,
 // after all heads' keys, values [16][head_dim]: half floats, or bytes followed by scales,
@@ -50,7 +51,12 @@ struct Step {
   std::vector<int32_t> row_sequence;
   std::vector<uint8_t> yield_kinds;
   std::vector<SamplingRecord> sampling;
-  std::vector<uint32_t> masks;
+  std::vector<int32_t> bias_starts, bias_ids;  // as history_starts and history; empty where no row has biases
+  std::vector<float> bias_values;
+  std::vector<int32_t> scored;     // of each yielding row, the token whose log-probability it asks; empty: none does
+  std::vector<int32_t> mask_rows;  // of each yielding row, its mask's row or -1; empty: no row has a mask
+  const uint32_t* masks = nullptr;  // known only when the step is collected: until then the sampler waits
+  std::atomic<bool> masks_known{false};
   std::vector<BlockCopy> copies;
   int table_width = 0;
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from headrace.backends.base import Backend
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.sampling import SAMPLING_DTYPE, SamplingParams
-from headrace.backends.step import BlockCopy, Float32, StepPlan, UInt32, Yield
+from headrace.backends.step import Biases, BlockCopy, Float32, StepPlan, TokenMasks, Yield
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Rows:
     sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0))
     top_logprobs: int = -1
     history: Sequence[int] = ()
+    biases: Mapping[int, float] = field(default_factory=dict)
+    scored: Sequence[int] = ()
 
     @property
     def yield_rows(self) -> list[int]:
@@ -33,7 +35,9 @@ class Rows:
         return {"all": list(range(count)), "last": [count - 1], "none": []}[self.yielding]
 
 
-def step_plan(*batch: Rows, copies: Sequence[BlockCopy] = (), token_masks: UInt32 | None = None) -> StepPlan:
+def step_plan(
+    *batch: Rows, copies: Sequence[BlockCopy] = (), token_masks: TokenMasks | None = None
+) -> StepPlan:
     """One step of these sequences in this order."""
     starts = np.cumsum([0, *(len(rows.tokens) for rows in batch)], dtype=np.int32)
     yielding = [
@@ -59,7 +63,29 @@ def step_plan(*batch: Rows, copies: Sequence[BlockCopy] = (), token_masks: UInt3
         history_starts=np.cumsum([0, *(len(rows.history) for rows, _, _ in yielding)], dtype=np.int32),
         history=np.array([token for rows, _, _ in yielding for token in rows.history], np.int32),
         copies=tuple(copies),
+        biases=_biases(batch),
         token_masks=token_masks,
+        scored=_scored(batch),
+    )
+
+
+def _biases(batch: Sequence[Rows]) -> Biases | None:
+    if not any(rows.biases for rows in batch):
+        return None
+    each = [rows.biases for rows in batch for _ in rows.yield_rows]
+    return Biases(
+        np.cumsum([0, *map(len, each)], dtype=np.int32),
+        np.array([token for biases in each for token in biases], np.int32),
+        np.array([value for biases in each for value in biases.values()], np.float32),
+    )
+
+
+def _scored(batch: Sequence[Rows]) -> np.ndarray | None:
+    if not any(rows.scored for rows in batch):
+        return None
+    each = [rows.scored or [-1] * len(rows.tokens) for rows in batch]
+    return np.array(
+        [own[i] for rows, own in zip(batch, each, strict=True) for i in rows.yield_rows], np.int32
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from headrace.backends.cpu.backend import choose_isa
 from headrace.backends.reference import ReferenceBackend
 from headrace.backends.reference_sampler import log_softmax, sample
 from headrace.backends.sampling import SAMPLING_DTYPE, SamplingParams
-from headrace.backends.step import BlockCopy, Yield
+from headrace.backends.step import BlockCopy, TokenMasks, Yield
 from headrace.errors import ConfigError, ModelFileError
 from headrace.models.gguf import GgufFile
 from headrace.models.quants import dequantize
@@ -107,9 +108,12 @@ def test_the_sampler_draws_what_its_definition_draws(backend):
             prompt_index=case % 5,
         )
         history = [int(t) for t in draw.integers(-vocab, vocab, 30)] if params.uses_history else []
-        mask = None
+        mask, biases = None, {}
         if case % 4 == 0:
-            mask = draw.integers(0, 2**32, (1, -(-vocab // 32)), np.uint32)
+            mask = draw.integers(0, 2**32, -(-vocab // 32), np.uint32)
+        if case % 3 == 0:
+            chosen = draw.permutation(vocab)[:40].tolist()
+            biases = {token: float(draw.choice([-np.inf, -100, -1.5, 0.7, 3])) for token in chosen}
         position = int(draw.integers(16, 90))
         rows = Rows(
             TOKENS[position : position + 1],
@@ -118,12 +122,18 @@ def test_the_sampler_draws_what_its_definition_draws(backend):
             kind=Yield.TOKEN,
             sampling=params,
             history=history,
+            biases=biases,
         )
-        found = step(backend, rows, token_masks=mask).tokens[0]
+        masks = None if mask is None else TokenMasks(np.array([1], np.int32), np.stack([~mask, mask]))
+        found = step(backend, rows, token_masks=masks).tokens[0]
         record = params.record()
         record["position"] = position
         expected = sample(
-            logits[position], record[0], np.array(history, np.int32), None if mask is None else mask[0]
+            logits[position],
+            record[0],
+            np.array(history, np.int32),
+            mask,
+            (np.array([*biases], np.int32), np.array([*biases.values()], np.float32)),
         )
         assert found == expected, params
 
@@ -139,6 +149,36 @@ def test_log_probabilities_are_of_the_unmodified_distribution(backend):
         assert math.isclose(top.chosen, expected[token], abs_tol=1e-5)
         assert top.token_ids.tolist() == np.argsort(-logits[row], kind="stable")[:4].tolist()
         assert np.allclose(top.logprobs, expected[top.token_ids], atol=1e-5)
+
+
+def test_a_row_scores_the_token_it_is_given(backend):
+    logits = step(backend, Rows(TOKENS, blocks_for(90))).logits
+    rows = Rows(TOKENS[:-1], blocks_for(90), kind=Yield.SCORE, top_logprobs=2, scored=TOKENS[1:])
+    result = step(backend, rows)
+    assert result.logprobs is not None and (result.tokens == -1).all()
+    for row, (token, top) in enumerate(zip(TOKENS[1:], result.logprobs, strict=True)):
+        expected = log_softmax(logits[row])
+        assert math.isclose(top.chosen, expected[token], abs_tol=1e-5)
+        assert top.token_ids.tolist() == np.argsort(-logits[row], kind="stable")[:2].tolist()
+
+
+def test_masks_may_be_filled_in_while_the_step_computes(backend):
+    """The sampler waits for them, on whichever thread it runs."""
+    vocab = backend.vocab_size
+    wanted = list(range(7, 7 + 12))
+    masks = TokenMasks(np.arange(12, dtype=np.int32), np.zeros((12, -(-vocab // 32)), np.uint32))
+    batch = [Rows([token], [token % 12], kind=Yield.TOKEN) for token in range(12)]
+    ticket = backend.submit(step_plan(*batch, token_masks=masks))
+    time.sleep(0.01)
+    for bits, token in zip(masks.bits, wanted, strict=True):
+        bits[token // 32] = 1 << token % 32
+    assert backend.collect(ticket).tokens.tolist() == wanted
+
+
+def test_masks_that_do_not_fit_are_refused_and_the_next_step_runs(backend):
+    masks = TokenMasks(np.zeros(1, np.int32), np.zeros((1, 1), np.uint32))
+    with pytest.raises(ValueError, match="token_masks"):
+        backend.collect(backend.submit(step_plan(Rows([1], [0], kind=Yield.TOKEN), token_masks=masks)))
 
 
 def test_a_copied_block_holds_what_its_source_held(backend):

@@ -14,7 +14,7 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.reference import ReferenceBackend, attention, rope
 from headrace.backends.reference_sampler import largest, log_softmax
 from headrace.backends.sampling import SamplingParams
-from headrace.backends.step import BlockCopy, Yield
+from headrace.backends.step import BlockCopy, TokenMasks, Yield
 from headrace.errors import ModelFileError
 from headrace.models.gguf import GgufFile
 from headrace.models.graph import Rope
@@ -282,10 +282,17 @@ def test_the_chosen_log_probability_alone_may_be_asked_for(backend):
     assert len(top.token_ids) == len(top.logprobs) == 0
 
 
+def test_a_row_scores_the_token_it_is_given(backend, expected):
+    rows = Rows(PROMPT[:20], blocks_for(20), 0, Yield.SCORE, top_logprobs=0, scored=PROMPT[1:21])
+    result = run(backend, rows)
+    assert (result.tokens == -1).all()
+    for row, (token, top) in enumerate(zip(PROMPT[1:21], result.logprobs, strict=True)):
+        assert top.chosen == pytest.approx(log_softmax(expected[row])[token], abs=1e-4)
+
+
 def test_a_token_mask_holds_for_its_own_row_only(backend, expected):
-    masks = np.full((2, (backend.vocab_size + 31) // 32), 0xFFFFFFFF, np.uint32)
-    masks[0] = 0
-    masks[0, 1] = 1 << 5
+    masks = TokenMasks(np.array([0, -1], np.int32), np.zeros((1, (backend.vocab_size + 31) // 32), np.uint32))
+    masks.bits[0, 1] = 1 << 5
     batch = [Rows(PROMPT[:20], [2 * i, 2 * i + 1], 0, Yield.TOKEN, "last") for i in range(2)]
     assert run(backend, *batch, token_masks=masks).tokens.tolist() == [37, expected[19].argmax()]
 

@@ -39,7 +39,10 @@ class Backend(Protocol):
         ...
 
     def submit(self, plan: StepPlan) -> Ticket:
-        """Begin the step. The plan's arrays must stay unchanged until it is collected."""
+        """Begin the step. The plan's arrays must stay unchanged until it is collected.
+
+        Only the bits of its token masks need not be known before `collect` is called.
+        """
         ...
 
     def collect(self, ticket: Ticket) -> StepResult:

@@ -23,7 +23,9 @@ _INPUTS = ("x", "a", "b", "gate", "up", "query", "key", "value")
 
 
 class ReferenceBackend(Backend):
-    """Computes a step within `submit`. Weights are dequantised when first read, and kept as float32.
+    """Computes a step within `submit`, but for its samples, as token masks may come later.
+
+    Weights are dequantised when first read, and kept as float32.
 
     A cache block is an array [keys and values, layer, token, head, element]; unwritten tokens are NaN, so
     that reading one shows.
@@ -43,7 +45,7 @@ class ReferenceBackend(Backend):
         self._body, self._head = graph.ops[:split], graph.ops[split:]
         self._dense: dict[str, Float32] = {}
         self._cache = _empty_blocks(group, 0)
-        self._results: dict[Ticket, StepResult] = {}
+        self._in_flight: dict[Ticket, tuple[StepPlan, Float32, Float32]] = {}
         self._steps = 0
 
     @property
@@ -72,7 +74,7 @@ class ReferenceBackend(Backend):
         self._cache = _empty_blocks(self._spec.groups[0], count)
 
     def submit(self, plan: StepPlan) -> Ticket:
-        assert not self._results, "one step is in flight at a time"
+        assert not self._in_flight, "one step is in flight at a time"
         assert 0 < plan.rows <= self._max_rows
         assert plan.tokens.min() >= 0 and plan.tokens.max() < self.vocab_size, "no such token"
         assert plan.draft_lengths is None and plan.adapters is None, "drafts and adapters are not computed"
@@ -81,11 +83,30 @@ class ReferenceBackend(Backend):
         hidden = self._run(self._body, {}, plan)
         self._steps += 1
         ticket = Ticket(self._steps)
-        self._results[ticket] = self._yield(plan, hidden[plan.yield_rows])
+        yielded = hidden[plan.yield_rows]
+        self._in_flight[ticket] = plan, yielded, self._logits(plan, yielded)
         return ticket
 
     def collect(self, ticket: Ticket) -> StepResult:
-        return self._results.pop(ticket)
+        plan, hidden, logits = self._in_flight.pop(ticket)
+        kinds = plan.yield_kinds
+        tokens = np.full(len(kinds), -1, np.int32)
+        logprobs: list[TopLogprobs | None] = [None] * len(kinds)
+        for y, row in zip(np.flatnonzero(kinds != Yield.HIDDEN).tolist(), logits, strict=True):
+            known = tokens
+            if kinds[y] == Yield.TOKEN:
+                tokens[y] = _sample(plan, y, row)
+            elif kinds[y] == Yield.SCORE:
+                assert plan.scored is not None
+                known = plan.scored
+            if plan.top_logprobs[y] >= 0 and kinds[y] != Yield.LOGITS:
+                logprobs[y] = _top(row, known[y], plan.top_logprobs[y])
+        return StepResult(
+            tokens,
+            tuple(logprobs) if any(logprobs) else None,
+            logits[kinds[kinds != Yield.HIDDEN] == Yield.LOGITS] if (kinds == Yield.LOGITS).any() else None,
+            hidden[kinds == Yield.HIDDEN] if (kinds == Yield.HIDDEN).any() else None,
+        )
 
     def export_block(self, group: int, block: int) -> bytes:
         assert group == 0
@@ -164,26 +185,12 @@ class ReferenceBackend(Backend):
         assert ((blocks >= 0) & (blocks < len(self._cache))).all(), f"no such block among {blocks}"
         return blocks
 
-    def _yield(self, plan: StepPlan, hidden: Float32) -> StepResult:
-        """What the yielding rows give back; `hidden` is theirs, [Y, embedding]."""
-        kinds = plan.yield_kinds
-        tokens = np.full(len(kinds), -1, np.int32)
-        logprobs: list[TopLogprobs | None] = [None] * len(kinds)
-        scored = np.flatnonzero(kinds != Yield.HIDDEN)
-        logits: Float32 = np.zeros((0, self.vocab_size), np.float32)
-        if len(scored):
-            logits = self._run(self._head, {self._graph.hidden: hidden[scored]}, plan)
-        for y, row in zip(scored.tolist(), logits, strict=True):
-            if kinds[y] == Yield.TOKEN:
-                tokens[y] = _sample(plan, y, row)
-                if plan.top_logprobs[y] >= 0:
-                    logprobs[y] = _top(row, tokens[y], plan.top_logprobs[y])
-        return StepResult(
-            tokens,
-            tuple(logprobs) if any(logprobs) else None,
-            logits[kinds[scored] == Yield.LOGITS] if (kinds == Yield.LOGITS).any() else None,
-            hidden[kinds == Yield.HIDDEN] if (kinds == Yield.HIDDEN).any() else None,
-        )
+    def _logits(self, plan: StepPlan, hidden: Float32) -> Float32:
+        """Of the yielding rows that need them; `hidden` is of all that yield, [Y, embedding]."""
+        needed = hidden[plan.yield_kinds != Yield.HIDDEN]
+        if not len(needed):
+            return np.zeros((0, self.vocab_size), np.float32)
+        return self._run(self._head, {self._graph.hidden: needed}, plan)
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
@@ -243,8 +250,13 @@ def _empty_blocks(group: CacheGroup, count: int) -> np.ndarray[tuple[int, ...], 
 
 def _sample(plan: StepPlan, y: int, logits: Float32) -> int:
     history = plan.history[plan.history_starts[y] : plan.history_starts[y + 1]]
-    mask = None if plan.token_masks is None else plan.token_masks[y]
-    return sample(logits, plan.sampling[y], history, mask)
+    mask = biases = None
+    if plan.token_masks is not None and (row := plan.token_masks.rows[y]) >= 0:
+        mask = plan.token_masks.bits[row]
+    if plan.biases is not None:
+        own = slice(*plan.biases.starts[y : y + 2])
+        biases = plan.biases.ids[own], plan.biases.values[own]
+    return sample(logits, plan.sampling[y], history, mask, biases)
 
 
 def _top(logits: Float32, chosen: int, count: int) -> TopLogprobs:

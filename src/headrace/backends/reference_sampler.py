@@ -19,12 +19,23 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
-def sample(logits: Float32, record: np.void, history: Int32, mask: UInt32 | None = None) -> int:
+def sample(
+    logits: Float32,
+    record: np.void,
+    history: Int32,
+    mask: UInt32 | None = None,
+    biases: tuple[Int32, Float32] | None = None,
+) -> int:
     """The next token for `logits`, [vocab], which stay unchanged.
 
     `record` is one element of SAMPLING_DTYPE; `history` holds prompt tokens as ids and output tokens as
-    -1 - id; `mask` has a bit for every allowed token, at least one of them set.
+    -1 - id; `mask` has a bit for every allowed token, at least one of them set; `biases` are distinct ids,
+    and what is added to their logits.
     """
+    if biases is not None:
+        ids, values = biases
+        logits = logits.astype(np.float32, copy=True)
+        logits[ids] += values
     logits = penalize(logits, record, history)
     if mask is not None:
         logits = np.where(unpack_mask(mask, len(logits)), logits, np.float32(-np.inf))

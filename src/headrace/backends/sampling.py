@@ -1,4 +1,15 @@
-"""How a row's next token is chosen: the parameters of a request, and their wire form in a step plan."""
+"""How a row's next token is chosen: the parameters of a request, and their wire form in a step plan.
+
+The order of operations, on a row's logits:
+
+1. The request's logit biases are added. One of minus infinity forbids a token: so do stop tokens come none
+   before `min_tokens`.
+2. Repetition, then presence, then frequency penalty.
+3. Tokens that the mask forbids become impossible, whatever was added to them.
+4. The largest logit is taken, or: temperature, top_k, min_p, top_p, and a draw from what is left.
+
+Log-probabilities that are reported are of the logits before all that.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +40,7 @@ SAMPLING_DTYPE = np.dtype(
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Parameters of one request. Applied in the order they are listed.
+    """Parameters of one request. Applied in the order they are listed, after the biases.
 
     Noise is a counter-based generator keyed by (seed, prompt_index, choice_index, position), so a token
     depends on nothing but its own request (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").

@@ -23,6 +23,8 @@ class Yield(IntEnum):
     TOKEN = 1
     LOGITS = 2
     HIDDEN = 3
+    SCORE = 4
+    """The log-probability of a token that is known already."""
 
 
 class BlockCopy(NamedTuple):
@@ -32,6 +34,29 @@ class BlockCopy(NamedTuple):
     source: int
     target: int
     tokens: int
+
+
+class Biases(NamedTuple):
+    """Addends to logits, for each of a plan's yielding rows."""
+
+    starts: Int32
+    """[Y+1] those of yielding row y are ids[starts[y]:starts[y+1]], and the values there."""
+    ids: Int32
+    """Tokens, distinct within a row."""
+    values: Float32
+    """Finite, or minus infinity, which forbids the token."""
+
+
+class TokenMasks(NamedTuple):
+    """Which tokens may be sampled. A mask depends on the tokens of the step before, and takes a while.
+
+    So the bits are computed while the step is, and only they may still change after `submit`.
+    """
+
+    rows: Int32
+    """[Y] the mask of each yielding row, -1 where every token is allowed."""
+    bits: UInt32
+    """[masks, ceil(vocab/32)] bit t % 32 of word t // 32 is set: token t is allowed, as at least one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +83,16 @@ class StepPlan:
     sampling: SamplingRecords
     """[Y] of SAMPLING_DTYPE; ignored unless the row yields a token."""
     top_logprobs: Int32
-    """[Y] -1: no log-probabilities; n >= 0: the chosen token's and the n largest."""
+    """[Y] -1: no log-probabilities; n >= 0: the chosen (or scored) token's and the n largest."""
     history_starts: Int32
     """[Y+1] the history of yielding row y is history[history_starts[y]:history_starts[y+1]]."""
     history: Int32
     """Prompt and output tokens of rows whose sampling uses them, output tokens stored as -1 - id."""
     copies: tuple[BlockCopy, ...] = ()
-    token_masks: UInt32 | None = None
-    """[Y, ceil(vocab/32)] bit set: the token is allowed. None allows all."""
+    biases: Biases | None = None
+    token_masks: TokenMasks | None = None
+    scored: Int32 | None = None
+    """[Y] the token that a row of kind SCORE scores; ignored for others. None: no such row."""
     draft_lengths: Int32 | None = None
     """[S] how many of the sequence's last rows are drafted tokens to verify. None: no drafts."""
     adapters: Int32 | None = None
@@ -94,7 +121,7 @@ class StepResult:
     tokens: Int32
     """[Y] sampled token ids, -1 for rows that yield something else."""
     logprobs: tuple[TopLogprobs | None, ...] | None = None
-    """[Y] where any row asked, else None."""
+    """[Y] where any row asked, as one of kind SCORE always does, else None."""
     logits: Float32 | None = None
     """[rows of kind LOGITS, vocab]"""
     hidden: Float32 | None = None

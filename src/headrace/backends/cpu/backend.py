@@ -23,6 +23,9 @@ from headrace.models.config import ModelConfig
 from headrace.models.weights import Weights
 
 
+_WITH_LOGPROBS = (Yield.TOKEN, Yield.SCORE)
+
+
 def choose_isa(wanted: str | None = None) -> tuple[str, str]:
     """(instruction set, kernel class): the best there is, or the one that HEADRACE_ISA or `wanted` names."""
     available = _native.available_isas()
@@ -134,7 +137,9 @@ class CpuBackend:
             plan.history_starts,
             plan.history,
             [(copy.source, copy.target) for copy in plan.copies],
-            plan.token_masks,
+            plan.biases,
+            plan.scored,
+            None if plan.token_masks is None else plan.token_masks.rows,
         )
         self._plan = plan
         return Ticket(0)
@@ -142,12 +147,12 @@ class CpuBackend:
     def collect(self, ticket: Ticket) -> StepResult:
         plan, model = self._plan, self._native_model
         assert plan is not None, "collect follows submit"
-        model.finish()
         self._plan = None
+        model.finish(None if plan.token_masks is None else plan.token_masks.bits)
         logprobs: tuple[TopLogprobs | None, ...] | None = None
         if (plan.top_logprobs >= 0).any():
             logprobs = tuple(
-                TopLogprobs(*model.logprobs(row)) if wanted >= 0 and kind == Yield.TOKEN else None
+                TopLogprobs(*model.logprobs(row)) if wanted >= 0 and kind in _WITH_LOGPROBS else None
                 for row, (wanted, kind) in enumerate(zip(plan.top_logprobs, plan.yield_kinds, strict=True))
             )
         return StepResult(
