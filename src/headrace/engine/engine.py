@@ -7,9 +7,11 @@ from itertools import count
 
 from headrace.backends.base import Backend, Ticket
 from headrace.backends.cache import BLOCK_TOKENS
+from headrace.backends.step import TokenMasks
+from headrace.engine.constraint import fill_masks
 from headrace.engine.kv_cache import KVCache
 from headrace.engine.plan import ChunkResult, build_plan, read_result
-from headrace.engine.request import Output, Request
+from headrace.engine.request import FinishReason, Output, Request
 from headrace.engine.scheduler import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
 from headrace.engine.speculation import Ask, Speculation, count_accepted
@@ -63,6 +65,7 @@ class Engine:
         self._arrivals = count()
         self._ticket: Ticket | None = None
         self._in_flight: list[Chunk] = []
+        self._masks: TokenMasks | None = None
         self._steps = self._computed_tokens = self._generated_tokens = 0
         self._drafted_tokens = self._accepted_tokens = 0
 
@@ -135,16 +138,22 @@ class Engine:
             return False
         if self.speculation is not None:
             chunks = self._draft(chunks, self.speculation)
-        self._ticket = self.backend.submit(build_plan(chunks))
-        self._in_flight = chunks
+        plan = build_plan(chunks, self.backend.vocab_size)
+        self._ticket = self.backend.submit(plan)
+        self._in_flight, self._masks = chunks, plan.token_masks
         for chunk in chunks:
             if chunk.seq.copies:
                 self.cache.copied(chunk.seq)
         return True
 
     def collect(self) -> list[Output]:
-        """Wait for the step in flight; what it brought, for each request that it brought something."""
+        """Wait for the step in flight; what it brought, for each request that it brought something.
+
+        The masks of constrained requests are computed first, while the backend computes the layers.
+        """
         assert self._ticket is not None, "no step is in flight"
+        if self._masks is not None:
+            fill_masks(self._in_flight, self._masks.bits)
         result = self.backend.collect(self._ticket)
         chunks, self._in_flight, self._ticket = self._in_flight, [], None
         self._steps += 1
@@ -177,7 +186,10 @@ class Engine:
         for index, drafted in zip(decoding, drafts, strict=True):
             chunk = chunks[index]
             room = self.cache.grow_if_available(chunk.seq, chunk.end + len(drafted)) - chunk.end
-            if drafted := drafted[:room]:
+            drafted = drafted[:room]
+            if (matcher := chunk.seq.request.constraint) is not None:
+                drafted = drafted[: matcher.allowed(drafted)]
+            if drafted:
                 chunks[index] = replace(chunk, drafts=drafted)
         return chunks
 
@@ -192,13 +204,17 @@ class Engine:
             return None
         if chunk.drafts:
             tokens = tokens[: 1 + self._verify(chunk, tokens)]
-        finish_reason = None
+        matcher, finish_reason = seq.request.constraint, None
+        if matcher is not None and matcher.error:  # there was no mask, so the token is none of its
+            tokens, finish_reason = [], FinishReason.ERROR
         for taken, token in enumerate(tokens):
             finish_reason = seq.append(token)
             seq.computed = chunk.end + taken
             if finish_reason is not None:
                 tokens = tokens[: taken + 1]
                 break
+        if seq.request.embed and seq.computed == seq.prompt_length:
+            finish_reason = FinishReason.STOP
         self._generated_tokens += len(tokens)
         if finish_reason is not None:
             del self._sequences[seq.request.id]
@@ -207,7 +223,7 @@ class Engine:
             if chunk.drafts:
                 self.cache.shrink(seq)
             self.cache.commit(seq, partial=chunk.start < seq.prefill_end)
-        if not tokens and part.logits is None:
+        if not tokens and finish_reason is None and not part.has_prompt:
             return None
         return Output(
             seq.request.id,
@@ -216,7 +232,10 @@ class Engine:
             seq.cached_tokens or 0,
             part.logprobs[: len(tokens)],
             part.logits,
-            part.logits_start,
+            part.prompt_start,
+            part.prompt_logprobs,
+            part.hidden,
+            matcher.error if matcher is not None and finish_reason is FinishReason.ERROR else "",
         )
 
     def _verify(self, chunk: Chunk, sampled: list[int]) -> int:
@@ -241,7 +260,7 @@ class Engine:
             raise RequestError("The prompt must have at least one token.", "prompt")
         if min(request.prompt) < 0 or max(request.prompt) >= self.backend.vocab_size:
             raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", "prompt")
-        if request.max_tokens < 1:
+        if request.max_tokens < 1 and not request.embed:
             raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}.", "max_tokens")
         length = len(request.prompt) + request.max_tokens
         if length > self.longest_request:

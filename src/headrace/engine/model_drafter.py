@@ -100,7 +100,9 @@ class ModelDrafter:
         """Bring the mirror up to the sequence's tokens and give it blocks; None where those are lacking."""
         mirror = self._mirrors.get(ask.seq)
         if mirror is None:
-            request = replace(ask.seq.request, top_logprobs=0, prompt_logits=False)
+            request = replace(
+                ask.seq.request, top_logprobs=0, prompt_logits=False, prompt_logprobs=-1, constraint=None
+            )
             mirror = Sequence(request, next(self._arrivals), len(self._cache.pools))
             self._mirrors[ask.seq] = mirror
         _follow(mirror, ask.seq)
@@ -146,7 +148,7 @@ class ModelDrafter:
 
     def _step(self, chunks: list[Chunk], drafting: dict[Sequence, _Drafting]) -> None:
         """Compute a step of the smaller model; sequences that it brought to their end have one token more."""
-        ticket = self._backend.submit(build_plan(chunks))
+        ticket = self._backend.submit(build_plan(chunks, self._backend.vocab_size))
         for chunk in chunks:
             if chunk.seq.copies:
                 self._cache.copied(chunk.seq)

@@ -7,7 +7,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from headrace.backends.sampling import SamplingParams
-from headrace.backends.step import Float32, TopLogprobs
+from headrace.backends.step import Float32, TopLogprobs, Yield
+from headrace.engine.constraint import Matcher
 
 
 class PrefixNamespace(NamedTuple):
@@ -25,9 +26,11 @@ class FinishReason(str, Enum):
     """Why a request ended."""
 
     STOP = "stop"
-    """An end-of-text token, or a stop string found by the worker."""
+    """An end-of-text token, a stop string found by the worker, or an output that its constraint completes."""
     LENGTH = "length"
     CANCELLED = "cancelled"
+    ERROR = "error"
+    """Its constraint could not be followed any further; the output says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Request:
     prompt: tuple[int, ...]
     """At least one token."""
     max_tokens: int
-    """At least 1; the worker has already cut it to what the context allows."""
+    """At least 1, or 0 to embed; the worker has already cut it to what the context allows."""
     namespace: PrefixNamespace
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_token_ids: frozenset[int] = frozenset()
@@ -49,8 +52,27 @@ class Request:
     """Lower runs first; equal priorities by arrival."""
     use_prefix_cache: bool = True
     """False neither looks for nor shares a cached prefix."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, addend to its logit); tokens are distinct."""
+    min_tokens: int = 0
+    """No stop token can come before there are so many tokens, unless a constraint allows nothing else."""
+    constraint: Matcher | None = None
+    """What the output must match; it follows this request alone."""
     prompt_logits: bool = False
     """Report the logits of every prompt position that is computed; for measurements and tests."""
+    prompt_logprobs: int = -1
+    """As `top_logprobs`, of the token that follows each prompt position that is computed, but the last."""
+    embed: bool = False
+    """Report the hidden state of every prompt position that is computed, and end."""
+
+    @property
+    def prompt_yield(self) -> Yield | None:
+        """What its prompt positions yield; no more than one thing."""
+        if self.embed:
+            return Yield.HIDDEN
+        if self.prompt_logprobs >= 0:
+            return Yield.SCORE
+        return Yield.LOGITS if self.prompt_logits else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +90,9 @@ class Output:
     """[n, vocab] logits of the n prompt positions that this step computed, where the request asked."""
     logits_start: int = 0
     """The position of the first of them."""
+    prompt_logprobs: tuple[TopLogprobs, ...] = ()
+    """Of the tokens that follow the prompt positions that this step computed, where the request asked."""
+    hidden: Float32 | None = None
+    """[n, width] hidden states of the prompt positions that this step computed, where the request asked."""
+    error: str = ""
+    """Why it ended with an error."""

@@ -43,6 +43,11 @@ class Chunk:
         """Rows of the step plan."""
         return self.count + len(self.drafts)
 
+    @property
+    def samples(self) -> bool:
+        """Whether its last row yields the sequence's next token."""
+        return self.end == len(self.seq.tokens) and not self.seq.request.embed
+
 
 class Scheduler:
     """Holds the waiting and the running sequences, each in order."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 import numpy as np
 
 from headrace.backends.cache import BLOCK_TOKENS
-from headrace.backends.step import BlockCopy, Int32
+from headrace.backends.step import BlockCopy, Float32, Int32
 from headrace.engine.prefix_tree import Match, Node
 from headrace.engine.request import FinishReason, Request
 
@@ -61,6 +62,8 @@ class Sequence:
     """The engine's state of one request. Prefill and decode are one thing: tokens still to compute."""
 
     __slots__ = (
+        "biases",
+        "biases_early",
         "cached_tokens",
         "computed",
         "copies",
@@ -97,7 +100,7 @@ class Sequence:
         self.cached_tokens: int | None = None
         """Prompt tokens found in the prefix tree at the first start; None before it."""
         self.logits_done = 0
-        """Prompt positions before this one have reported their logits, or never will."""
+        """Prompt positions before this one have reported what they yield, or never will."""
         self.dropped = False
         """Ended while its step was being computed; freed when that is collected."""
 
@@ -119,6 +122,14 @@ class Sequence:
         self.sampling = request.sampling.record().tobytes()
         """Its sampling record, but for the position."""
         self.history = IntArray(request.prompt) if request.sampling.uses_history else None
+        biases = dict(request.logit_bias)
+        self.biases = _bias_arrays(biases)
+        """Its logit biases: ids and values."""
+        early = request.min_tokens > 0 and request.constraint is None
+        self.biases_early = (
+            _bias_arrays(biases | dict.fromkeys(request.stop_token_ids, -np.inf)) if early else self.biases
+        )
+        """While it has less than its least number of tokens. Where there are masks, they see to that."""
 
     @property
     def started(self) -> bool:
@@ -135,6 +146,14 @@ class Sequence:
         """Tokens still to compute; the last of them yields the next token."""
         return len(self.tokens) - self.computed
 
+    def may_not_stop(self, length: int) -> bool:
+        """Whether the token after so many, those of the prompt included, can be no stop token."""
+        return length - self.prompt_length < self.request.min_tokens
+
+    def biases_at(self, length: int) -> tuple[Int32, Float32]:
+        """The biases of the token that comes after so many."""
+        return self.biases_early if self.may_not_stop(length) else self.biases
+
     @property
     def remaining(self) -> int:
         """Tokens that it may still be given."""
@@ -147,6 +166,12 @@ class Sequence:
             self.history.append(-1 - token)
         if token in self.request.stop_token_ids:
             return FinishReason.STOP
+        if (matcher := self.request.constraint) is not None:
+            matcher.advance(token)
+            if matcher.error:
+                return FinishReason.ERROR
+            if matcher.finished:
+                return FinishReason.STOP
         if self.remaining <= 0:
             return FinishReason.LENGTH
         return None
@@ -158,6 +183,10 @@ class Sequence:
         self.computed = min(self.computed, length)
         if self.history is not None:
             self.history.truncate(length)
+
+
+def _bias_arrays(biases: Mapping[int, float]) -> tuple[Int32, Float32]:
+    return np.array([*biases], np.int32), np.array([*biases.values()], np.float32)
 
 
 def blocks_for(tokens: int) -> int:

@@ -22,7 +22,6 @@ from headrace.models.check import check_tensors
 from headrace.models.config import ModelConfig
 from headrace.models.weights import Weights
 
-
 _WITH_LOGPROBS = (Yield.TOKEN, Yield.SCORE)
 
 
