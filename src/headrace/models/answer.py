@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 
@@ -41,6 +41,35 @@ class CallArguments:
 AnswerPart = Text | Reasoning | CallStart | CallArguments
 
 
+def join_parts(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
+    """The same answer in the fewest parts: neighbours that continue one another are one."""
+    joined: list[AnswerPart] = []
+    pieces: list[str] = []
+    for part in parts:
+        if isinstance(part, CallStart):
+            _flush(joined, pieces)
+            joined.append(part)
+        elif part.text:
+            if not (pieces and _continues(joined[-1], part)):
+                _flush(joined, pieces)
+                joined.append(part)
+            pieces.append(part.text)
+    _flush(joined, pieces)
+    return joined
+
+
+def _flush(joined: list[AnswerPart], pieces: list[str]) -> None:
+    if pieces and not isinstance(last := joined[-1], CallStart):
+        joined[-1] = replace(last, text="".join(pieces))
+    pieces.clear()
+
+
+def _continues(last: AnswerPart, part: AnswerPart) -> bool:
+    if isinstance(last, CallArguments) and isinstance(part, CallArguments):
+        return last.index == part.index
+    return type(last) is type(part)
+
+
 class AnswerParser(Protocol):
     """Takes one answer apart while it is written. Holds back only what a tag to come could still change."""
 
@@ -61,7 +90,11 @@ class AnswerFormat(Protocol):
         ...
 
     def grammar(
-        self, tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any], parallel: bool
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        choice: str | Mapping[str, Any],
+        parallel: bool,
+        prompt_tail: str = "",
     ) -> str | None:
         """What an answer must match under OpenAI's `tool_choice`, in llguidance's dialect of Lark.
 
@@ -89,6 +122,10 @@ class PlainFormat:
         return PlainParser()
 
     def grammar(
-        self, tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any], parallel: bool
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        choice: str | Mapping[str, Any],
+        parallel: bool,
+        prompt_tail: str = "",
     ) -> str | None:
         return None

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 from headrace.errors import ModelFileError, RequestError
+from headrace.models.answers.syntax import ANSWER_TAGS
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TYPES_KEY = "tokenizer.ggml.token_type"
@@ -86,8 +87,11 @@ class Vocabulary:
         return {self._tokens[i]: i for i, this in enumerate(self._types) if this is kind}
 
     def has_text(self, token: int) -> bool:
-        """Whether the token belongs to the text of an answer; control and unused tokens do not."""
-        return self._types[token] not in _TEXTLESS
+        """Whether the token belongs to the text of an answer; control and unused tokens do not.
+
+        The control tokens that structure an answer do: tags of calls and of reasoning.
+        """
+        return self._types[token] not in _TEXTLESS or self._tokens[token] in ANSWER_TAGS
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for, perhaps part of a character; a control token's are its literal.
