@@ -7,15 +7,23 @@ comes with a file from anywhere, and so runs in a sandbox with limits (`template
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import nodes
 
 from headrace.errors import HeadraceError, ModelFileError, RequestError, TemplateError
-from headrace.models.control_tokens import ControlTokens, MarkedText, choose_marker
+from headrace.models.control_tokens import ControlTokens, MarkedText, choose_markers
 from headrace.models.template_limits import Budget, text_size
+from headrace.models.template_messages import (
+    call_shapes,
+    wants_short_ids,
+    with_call_objects,
+    with_ending,
+)
 from headrace.models.template_sandbox import LimitedEnvironment, budget_variables
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.vocabulary import TOKENS_KEY, string_list
@@ -58,15 +66,27 @@ class ChatTemplate:
         except Exception as error:  # Python's compiler, on what Jinja2 made of a template nested too deeply
             raise TemplateError(f"{TEMPLATE_KEY}: {type(error).__name__}: {error}") from error
 
+    @property
+    def source(self) -> str:
+        """The template as the file has it."""
+        return self._source
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the template reads the variable `tools`."""
+        tree = LimitedEnvironment().parse(self._source)
+        return any(name.name == "tools" and name.ctx == "load" for name in tree.find_all(nodes.Name))
+
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, object]) -> ChatTemplate | None:
+    def from_metadata(cls, metadata: Mapping[str, object], variant: str = "") -> ChatTemplate | None:
         """The template of a GGUF file, or ChatML's where the file has none but has the tokens for it.
 
-        None where there is neither: such a model completes text, it does not chat. Raises TemplateError.
+        A `variant` is another template that some files have beside it ("tool_use"). None where there is
+        neither: a model without a template completes text, it does not chat. Raises TemplateError.
         """
         tokens = string_list(metadata, TOKENS_KEY)
-        source = metadata.get(TEMPLATE_KEY)
-        if source is None and {"<|im_start|>", "<|im_end|>"} <= set(tokens):
+        source = metadata.get(f"{TEMPLATE_KEY}.{variant}" if variant else TEMPLATE_KEY)
+        if source is None and not variant and {"<|im_start|>", "<|im_end|>"} <= set(tokens):
             source = CHATML
         if source is None:
             return None
@@ -123,17 +143,47 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         extra: Mapping[str, Any] | None = None,
         now: datetime | None = None,
+        continue_final: bool = False,
     ) -> MarkedText:
-        """The prompt as text that tells its own control tokens from what users wrote, else as `render`."""
+        """The prompt as text that tells its own control tokens from what users wrote, else as `render`.
+
+        `continue_final` ends it right behind the content of the last message, an answer's beginning.
+        """
         try:
-            marker = choose_marker(self._source, messages, tools, extra)
+            marker, end = choose_markers(self._source, messages, tools, extra)
+            # Arguments become objects first: a control token may hide in the escapes of their JSON text.
+            messages = with_call_objects(messages, short_ids=wants_short_ids(self._source))
             messages, tools, extra = (controls.mark(value, marker) for value in (messages, tools, extra))
         except RecursionError as error:
             raise RequestError("the messages or tools are nested too deeply", "messages") from error
-        text = self.render(
-            messages, add_generation_prompt=add_generation_prompt, tools=tools, extra=extra, now=now
+        if continue_final:
+            messages = with_ending(messages, end)
+        text = self._render_calls(
+            messages,
+            add_generation_prompt=add_generation_prompt and not continue_final,
+            tools=tools,
+            extra=extra,
+            now=now,
         )
-        return MarkedText(text, marker)
+        if continue_final:
+            text, found, _ = text.rpartition(end)
+            if not found:
+                raise RequestError("the model's chat template leaves the last message out", "messages")
+        return MarkedText(text, marker, controls.tail(MarkedText(text, marker)))
+
+    def _render_calls(self, messages: Messages, **options: Any) -> str:
+        """The rendered text; calls are tried in the shapes that templates expect, the usual one first."""
+        first, *others = call_shapes(messages)
+        try:
+            return self.render(first, **options)
+        except TemplateError as error:
+            # It joined what cannot be joined, such as an object and a string.
+            if not others or not isinstance(error.__cause__, TypeError):
+                raise
+            for shape in others:
+                with suppress(TemplateError):
+                    return self.render(shape, **options)
+            raise
 
     def _run(self, variables: dict[str, Any], budget: Budget) -> str:
         pieces, size = [], 0

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from headrace.errors import ModelFileError, RequestError
+from headrace.models.answers.syntax import ANSWER_TAGS
 
 MAX_LITERAL = 96
 """The longest literal of a control token, in characters: the patterns below nest as deep."""
@@ -29,6 +30,8 @@ class MarkedText(NamedTuple):
 
     text: str
     marker: str
+    tail: str = ""
+    """What follows the last control token, without markers: there a template may have begun the answer."""
 
 
 class ControlTokens:
@@ -56,6 +59,14 @@ class ControlTokens:
             elif piece:
                 yield piece.replace(marked.marker, "")
 
+    def tail(self, marked: MarkedText) -> str:
+        """What follows the last control token, but for tags of the answer itself, without markers."""
+        start = 0
+        for found in self._literal.finditer(marked.text):
+            if found[0] not in ANSWER_TAGS:
+                start = found.end()
+        return marked.text[start:].replace(marked.marker, "")
+
     def mark(self, value: Any, marker: str) -> Any:
         """A copy of JSON-like `value` whose strings can neither contain a control literal nor begin one.
 
@@ -71,20 +82,21 @@ class ControlTokens:
         return value
 
 
-def choose_marker(*values: object) -> str:
-    """A character that occurs in no string of the JSON-like values.
+def choose_markers(*values: object) -> tuple[str, str]:
+    """Two characters that occur in no string of the JSON-like values.
 
     Raises RequestError where a request contains every candidate, some 140 thousand of them.
     """
     strings = [text for value in values for text in _strings(value)]
-    first = chr(_MARKERS[0][0])
-    if not any(first in text for text in strings):
-        return first
+    first, second = (chr(code) for code in _MARKERS[0][:2])
+    if not any(first in text or second in text for text in strings):
+        return first, second
     used = set(chain.from_iterable(strings))
-    for code in chain.from_iterable(_MARKERS):
-        if chr(code) not in used:
-            return chr(code)
-    raise RequestError("the request contains every private-use character of Unicode; remove one of them")
+    free = (chr(code) for code in chain.from_iterable(_MARKERS) if chr(code) not in used)
+    found = list(islice(free, 2))
+    if len(found) < 2:
+        raise RequestError("the request contains every private-use character of Unicode; remove one of them")
+    return found[0], found[1]
 
 
 def _strings(value: object) -> Iterator[str]:
