@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import RequestError
-from headrace.models.answer import AnswerFormat, PlainFormat
+from headrace.models.answer import AnswerFormat
+from headrace.models.answers.formats import FamilyFormat
 from headrace.models.chat_template import ChatTemplate
 from headrace.models.control_tokens import MarkedText
 from headrace.models.tokenizer import Tokenizer
@@ -21,6 +22,9 @@ class ModelPrompter:
         self._name = model.name
         self._tokenizer = Tokenizer.from_metadata(model.weights.metadata)
         self._template = ChatTemplate.from_metadata(model.weights.metadata)
+        self._tool_template = ChatTemplate.from_metadata(model.weights.metadata, "tool_use") or self._template
+        sources = [template.source for template in (self._template, self._tool_template) if template]
+        self._format = FamilyFormat.recognise("".join(sources), self._tokenizer)
 
     @property
     def chats(self) -> bool:
@@ -34,12 +38,12 @@ class ModelPrompter:
     @property
     def knows_tools(self) -> bool:
         """Whether the chat template can offer tools."""
-        return False
+        return self._tool_template is not None and self._tool_template.knows_tools
 
     @property
     def answer_format(self) -> AnswerFormat:
         """What the model writes besides text."""
-        return PlainFormat()
+        return self._format
 
     def render(
         self,
@@ -52,20 +56,30 @@ class ModelPrompter:
     ) -> MarkedText:
         """A conversation's text up to where the answer begins.
 
-        Raises RequestError for a model without a template, TemplateError where the template refuses.
+        `tools` are as OpenAI writes them, `extra` further variables of the template; `continue_final` ends
+        the text behind the last message's content. Raises RequestError for a model without a template and
+        where the template refuses or knows no tools, TemplateError where it fails.
         """
-        if self._template is None:
+        template = self._tool_template if tools else self._template
+        if template is None:
             raise RequestError(
                 f"'{self._name}' has no chat template, so it was not made to chat; use /v1/completions.",
                 "messages",
                 code="no_chat_template",
             )
-        return self._template.render_marked(
+        if tools and not template.knows_tools:
+            raise RequestError(
+                f"The chat template of '{self._name}' knows no tools; leave them out or use another model.",
+                "tools",
+                code="unsupported_value",
+            )
+        return template.render_marked(
             messages,
             self._tokenizer.controls,
             tools=tools,
             extra=extra,
             add_generation_prompt=add_generation_prompt,
+            continue_final=continue_final,
         )
 
     def fewest_tokens(self, prompt: str | MarkedText) -> int:
