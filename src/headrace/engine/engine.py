@@ -260,6 +260,8 @@ class Engine:
             raise RequestError("The prompt must have at least one token.", "prompt")
         if min(request.prompt) < 0 or max(request.prompt) >= self.backend.vocab_size:
             raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", "prompt")
+        if any(not 0 <= token < self.backend.vocab_size for token, _ in request.logit_bias):
+            raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", "logit_bias")
         if request.max_tokens < 1 and not request.embed:
             raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}.", "max_tokens")
         length = len(request.prompt) + request.max_tokens

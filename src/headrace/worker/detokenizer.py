@@ -28,8 +28,11 @@ class Detokenizer:
     Everything delivered together is `Vocabulary.decode` of all tokens, up to where it stopped.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = ()):
-        """Raises RequestError on an empty stop string, which would end every text at once."""
+    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = (), *, include_stop: bool = False):
+        """`include_stop` ends the text with the stop string instead of before it.
+
+        Raises RequestError on an empty stop string, which would end every text at once.
+        """
         if "" in stop:
             raise RequestError("stop: an empty string cannot be a stop string", "stop")
         self._vocabulary = vocabulary
@@ -37,13 +40,19 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._stopped = False
+        self._may_stop = True
+        self._include_stop = include_stop
         self.stop_string = ""
         """The stop string that ended the text, once one has."""
 
-    def push(self, token_ids: Iterable[int]) -> Delivery:
-        """The tokens of a step; control tokens among them give no text."""
+    def push(self, token_ids: Iterable[int], *, may_stop: bool = True) -> Delivery:
+        """The tokens of a step; control tokens among them give no text.
+
+        A stop string that is complete while it may not stop is text like any other.
+        """
         if self._stopped:
             return Delivery("", True)
+        self._may_stop = may_stop
         known = self._vocabulary
         data = b"".join(known.token_bytes(token) for token in token_ids if known.has_text(token))
         return Delivery(self._deliver(self._decoder.decode(data)), self._stopped)
@@ -60,13 +69,13 @@ class Detokenizer:
             return new
         for i, char in enumerate(new):
             met = [matcher.length for matcher in self._matchers if matcher.advance(char)]
-            if met:
+            if met and self._may_stop:
                 text = self._held + new[: i + 1]
                 self._held, self._matchers, self._stopped = "", [], True
                 self._decoder.reset()
                 end = len(text) - max(met)
                 self.stop_string = text[end:]
-                return text[:end]
+                return text if self._include_stop else text[:end]
         text = self._held + new
         sure = len(text) - max(matcher.matched for matcher in self._matchers)
         self._held = text[sure:]
@@ -86,11 +95,11 @@ class _Matcher:
             self._shorter[end] = self._next(self._shorter[end - 1], text[end])
 
     def advance(self, char: str) -> bool:
-        """Takes a character; True where it completes the string. Not to be called after that."""
+        """Takes a character; True where it completes the string."""
         self.matched = self._next(self.matched, char)
         return self.matched == self.length
 
     def _next(self, matched: int, char: str) -> int:
-        while matched and self._text[matched] != char:
+        while matched and (matched == self.length or self._text[matched] != char):
             matched = self._shorter[matched - 1]
         return matched + (self._text[matched] == char)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from headrace.backends.step import TopLogprobs
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
 from headrace.engine.stats import EngineStats
-from headrace.errors import RequestError
+from headrace.errors import HeadraceError, RequestError
+from headrace.models.gguf import GgufFile
+from headrace.models.tokenizer import Tokenizer
 from headrace.models.vocabulary import Vocabulary
+from headrace.worker.constraints import Constraints, TokenMatcher
 from headrace.worker.detokenizer import Detokenizer
+from headrace.worker.embeddings import Pool
 from headrace.worker.loader import LoadedModel
-from headrace.worker.messages import Submit, TokenEvent
+from headrace.worker.messages import Embed, Embedded, Rejected, Submit, TokenEvent
 
 
 @dataclass(slots=True)
@@ -21,6 +26,11 @@ class _Live:
 
     detokenizer: Detokenizer
     stop_token_ids: frozenset[int]
+    min_tokens: int = 0
+    tokens: int = 0
+    """How many it has."""
+    prompt_logprobs: list[TopLogprobs] = field(default_factory=list)
+    """Not yet reported."""
 
 
 class Generator:
@@ -36,20 +46,62 @@ class Generator:
         self._vocabulary = vocabulary
         self._engine = loaded.engine
         self._live: dict[str, _Live] = {}
+        self._constraints = Constraints(loaded.backend.vocab_size, self._tokenizer)
+        self._compiling: dict[str, tuple[Submit, Future[TokenMatcher]]] = {}
+        self._pools: dict[str, Pool] = {}
+        self._messages: list[Rejected | Embedded] = []
         self._began = self._submitted = 0.0
 
     @property
     def live(self) -> int:
         """Requests that have not ended."""
-        return len(self._live)
+        return len(self._live) + len(self._compiling) + len(self._pools)
 
     def submit(self, message: Submit) -> None:
-        """Raises RequestError for a request that cannot run."""
+        """Raises RequestError for a request that cannot run.
+
+        One with a constraint begins when that is compiled; if it cannot be, `take_messages` says so.
+        """
         self._check_context(message)
-        stop_ids = frozenset(message.stop_token_ids)
+        if message.constraint is None:
+            self._add(message)
+        else:
+            self._compiling[message.id] = message, self._constraints.compile(message.constraint)
+
+    def embed(self, message: Embed) -> None:
+        """Raises RequestError for a prompt that cannot be embedded. `take_messages` has the vector."""
+        context = self._loaded.context_length
+        if len(message.prompt) > context:
+            raise RequestError(
+                f"the prompt has {len(message.prompt)} tokens; the context has room for {context}",
+                "prompt",
+                code="context_length_exceeded",
+            )
+        pool = Pool(self._loaded.pooling)
+        self._engine.add(
+            Request(
+                id=message.id,
+                prompt=tuple(message.prompt),
+                max_tokens=0,
+                namespace=PrefixNamespace(self._loaded.name),
+                use_prefix_cache=False,  # hidden states are not cached
+                embed=True,
+            )
+        )
+        self._pools[message.id] = pool
+
+    def take_messages(self) -> list[Rejected | Embedded]:
+        """Vectors, and refusals of requests that cannot begin or go on, since this was last called."""
+        messages, self._messages = self._messages, []
+        return messages
+
+    def _add(self, message: Submit, matcher: TokenMatcher | None = None) -> None:
+        vocabulary = range(self._loaded.backend.vocab_size)
+        stop_ids = frozenset(token for token in message.stop_token_ids if token in vocabulary)
         if not message.ignore_eos:
             stop_ids |= self._vocabulary.eos_ids
         room = self._loaded.context_length - len(message.prompt)
+        detokenizer = Detokenizer(self._vocabulary, message.stop, include_stop=message.include_stop)
         self._engine.add(
             Request(
                 id=message.id,
@@ -60,20 +112,34 @@ class Generator:
                 stop_token_ids=stop_ids,
                 top_logprobs=message.top_logprobs,
                 priority=message.priority,
-                use_prefix_cache=message.use_prefix_cache and self._loaded.prefix_cache,
+                # Positions found in the cache would have no log-probabilities.
+                use_prefix_cache=message.use_prefix_cache
+                and self._loaded.prefix_cache
+                and message.prompt_logprobs < 0,
+                logit_bias=tuple(message.logit_bias),
+                min_tokens=message.min_tokens,
+                constraint=matcher,
+                prompt_logprobs=message.prompt_logprobs,
             )
         )
-        self._live[message.id] = _Live(Detokenizer(self._vocabulary, message.stop), stop_ids)
+        self._live[message.id] = _Live(detokenizer, stop_ids, message.min_tokens)
 
     def cancel(self, request_id: str) -> None:
         """Ends the request and frees its blocks; nothing happens where it has ended already."""
-        if self._live.pop(request_id, None) is not None:
+        self._compiling.pop(request_id, None)
+        if self._live.pop(request_id, None) or self._pools.pop(request_id, None):
             self._engine.cancel(request_id)
 
     def begin(self) -> bool:
         """Submits the next step; False where there is nothing to compute."""
+        self._add_compiled()
         self._began = perf_counter()
         computing = self._engine.submit()
+        while not computing and self._compiling:
+            wait([future for _, future in self._compiling.values()], return_when=FIRST_COMPLETED)
+            self._add_compiled()
+            self._began = perf_counter()
+            computing = self._engine.submit()
         self._submitted = perf_counter()
         return computing
 
@@ -81,7 +147,8 @@ class Generator:
         """Waits for the step; what it brought. Requests that met a stop string have ended."""
         outputs = self._engine.collect()
         self._engine.observe(self._submitted - self._began, perf_counter() - self._submitted)
-        return [self._event(live, out) for out in outputs if (live := self._live.get(out.id))]
+        events = (self._take(out) for out in outputs)
+        return [event for event in events if event is not None]
 
     def stats(self) -> EngineStats:
         """The engine's gauges and counters."""
@@ -97,6 +164,40 @@ class Generator:
                 code="context_length_exceeded",
             )
 
+    def _add_compiled(self) -> None:
+        """Give the engine the requests whose constraints have been compiled."""
+        done = [(message, future) for message, future in self._compiling.values() if future.done()]
+        for message, future in done:
+            del self._compiling[message.id]
+            try:
+                self._add(message, future.result())
+            except HeadraceError as error:
+                self._messages.append(Rejected(message.id, str(error)))
+
+    def _tokenizer(self) -> Tokenizer:
+        if isinstance(self._vocabulary, Tokenizer):
+            return self._vocabulary
+        with GgufFile(self._loaded.path) as weights:
+            return Tokenizer.from_metadata(weights.metadata)
+
+    def _take(self, out: Output) -> TokenEvent | None:
+        """The event that an output makes, if it makes one."""
+        if pool := self._pools.get(out.id):
+            if out.hidden is not None:
+                pool.add(out.hidden)
+            if out.finish_reason is not None:
+                del self._pools[out.id]
+                self._messages.append(Embedded(out.id, pool.vector()))
+        live = self._live.get(out.id)
+        if live is None:
+            return None
+        if out.finish_reason is FinishReason.ERROR:
+            del self._live[out.id]
+            self._messages.append(Rejected(out.id, out.error))
+            return None
+        live.prompt_logprobs += out.prompt_logprobs
+        return self._event(live, out) if out.token_ids else None
+
     def _event(self, live: _Live, out: Output) -> TokenEvent:
         reason = out.finish_reason
         ids, logprobs = out.token_ids, out.logprobs
@@ -104,7 +205,8 @@ class Generator:
         ended = reason is FinishReason.STOP and ids and ids[-1] in live.stop_token_ids
         text, stopped = "", False
         for count, token in enumerate(ids[:-1] if ended else ids, start=1):
-            piece, stopped = live.detokenizer.push((token,))
+            live.tokens += 1
+            piece, stopped = live.detokenizer.push((token,), may_stop=live.tokens >= live.min_tokens)
             text += piece
             if stopped:
                 # What speculation computed after the stop string would else not have been computed.
@@ -118,6 +220,7 @@ class Generator:
             text += live.detokenizer.finish()
         if reason is not None:
             del self._live[out.id]
+        scored, live.prompt_logprobs = live.prompt_logprobs, []
         return TokenEvent(
             id=out.id,
             text=text,
@@ -125,6 +228,7 @@ class Generator:
             finish_reason=None if reason is None else reason.value,
             cached_tokens=out.cached_tokens,
             logprobs=[_wire(entry) for entry in logprobs],
+            prompt_logprobs=[_wire(entry) for entry in scored],
             stop_string=live.detokenizer.stop_string,
         )
 

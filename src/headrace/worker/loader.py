@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.backends.base import Backend
@@ -19,6 +20,7 @@ from headrace.models.registry import packed_folder, resolve_to_run
 from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.weights import Weights
 from headrace.worker.cache_size import CacheSize, cache_size
+from headrace.worker.embeddings import Pooling, pooling_of
 from headrace.worker.host import core_group, free_memory, usable_cpus
 from headrace.worker.settings import WorkerSettings
 from headrace.worker.speculate import check_vocabularies, make_speculation
@@ -56,6 +58,9 @@ class LoadedModel:
     cache_blocks: int
     cache_bytes: int
     prefix_cache: bool
+    path: Path
+    """Of the model's file."""
+    pooling: Pooling | None
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -120,6 +125,8 @@ def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
         cache_blocks=size.blocks,
         cache_bytes=size.bytes,
         prefix_cache=settings.prefix_cache,
+        path=model.weights.path,
+        pooling=pooling_of(model.weights.metadata),
     )
 
 

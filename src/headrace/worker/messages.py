@@ -60,6 +60,13 @@ class Submit(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """As top_logprobs, for every prompt token but the first; they come with the first event."""
 
 
+class Embed(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Answer with `Embedded`, or `Rejected`; may be cancelled as a request."""
+
+    id: str
+    prompt: list[int]
+
+
 class Cancel(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """The client went away. No further event of this request is sent."""
 
@@ -155,10 +162,18 @@ class Events(_Message, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Rejected(_Message, frozen=True, tag=True, array_like=True, gc=False):
-    """This request cannot run, or this question not be answered; nothing was started."""
+    """This request cannot run, or not go on, or this question not be answered."""
 
     id: str
     reason: str
+
+
+class Embedded(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The answer to `Embed`."""
+
+    id: str
+    vector: list[float]
+    """Of length 1."""
 
 
 class Stats(_Message, frozen=True, tag=True, array_like=True, gc=False):
@@ -204,8 +219,8 @@ class PrefixPinned(_Message, frozen=True, tag=True, array_like=True, gc=False):
 PrefixQuestion = ExplainPrefix | ListPrefixes | PinPrefix | UnpinPrefix
 PrefixAnswer = PrefixExplained | PrefixesListed | PrefixPinned
 
-ToWorker = Submit | Cancel | Drain | Ping | PrefixQuestion
-ToGateway = Ready | Failed | Events | Rejected | Stats | Drained | PrefixAnswer
+ToWorker = Submit | Embed | Cancel | Drain | Ping | PrefixQuestion
+ToGateway = Ready | Failed | Events | Rejected | Embedded | Stats | Drained | PrefixAnswer
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

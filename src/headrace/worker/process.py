@@ -26,6 +26,7 @@ from headrace.worker.messages import (
     Cancel,
     Drain,
     Drained,
+    Embed,
     Events,
     ExplainPrefix,
     Failed,
@@ -98,6 +99,8 @@ class Worker:
             if self._pending:
                 self._channel.send(Events(self._pending))
                 self._pending = []
+            for answer_or_refusal in self._generator.take_messages():
+                self._channel.send(answer_or_refusal)
             if computing:
                 self._pending = self._generator.complete()
                 continue
@@ -109,7 +112,7 @@ class Worker:
 
     def _handle(self, message: ToWorker) -> None:
         match message:
-            case Submit():
+            case Submit() | Embed():
                 self._submit(message)
             case Cancel(id=request_id):
                 self._generator.cancel(request_id)
@@ -121,12 +124,15 @@ class Worker:
             case ExplainPrefix() | ListPrefixes() | PinPrefix() | UnpinPrefix():
                 self._answer(message)
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, message: Submit | Embed) -> None:
         if self._draining:
             self._channel.send(Rejected(message.id, "the worker is shutting down"))
             return
         try:
-            self._generator.submit(message)
+            if isinstance(message, Embed):
+                self._generator.embed(message)
+            else:
+                self._generator.submit(message)
         except HeadraceError as error:
             self._channel.send(Rejected(message.id, str(error)))
 
