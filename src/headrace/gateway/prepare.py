@@ -15,9 +15,6 @@ from headrace.gateway.served import ServedModel
 from headrace.models.answer import AnswerParser, PlainParser
 from headrace.worker.messages import Constraint, Submit
 
-_TAIL = 64
-"""Characters of the rendered prompt's end that tell a parser whether reasoning has begun there."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -51,10 +48,9 @@ async def _chat(answer_id: str, model: ServedModel, request: ChatRequest) -> Pre
     top_logprobs = (request.top_logprobs or 0) if request.logprobs else -1
     tools = offered_tools(request)
     rendered, prompt = await render_messages(model, request, tools)
-    tail = rendered.text[-_TAIL:]
     made = await _submits(answer_id, model, request, [prompt], top_logprobs, tools=tools)
     answer_format = model.prompter.answer_format
-    return Prepared([prompt], [], made, lambda: answer_format.parser(tools or None, tail))
+    return Prepared([prompt], [], made, lambda: answer_format.parser(tools or None, rendered.tail))
 
 
 async def _completion(answer_id: str, model: ServedModel, request: CompletionRequest) -> Prepared:
