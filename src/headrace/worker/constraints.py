@@ -204,9 +204,8 @@ def _unusable(matcher: LLMatcher) -> str:
     """Why not even a first token can be found, empty where one can; the first mask is the dearest."""
     if not matcher.is_error():
         matcher.compute_bitmask()
-    if matcher.is_error():
-        return matcher.get_error()
-    return "nothing matches it" if matcher.is_stopped() and not matcher.is_accepting() else ""
+    fault = matcher.get_error()
+    return "nothing matches it" if fault.startswith("NoExtension") else fault
 
 
 def _shortened(kind: str, fault: str) -> str:
