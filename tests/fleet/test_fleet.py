@@ -257,3 +257,20 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_prompts_are_embedded_beside_requests(with_fleet: WithFleet) -> None:
+    async def test(fleet: Fleet) -> None:
+        stream = fleet.submit(request("r", tokens=30))
+        first, second, again = await asyncio.gather(
+            fleet.embed([1, 2, 3]), fleet.embed([4] * 100), fleet.embed([1, 2, 3])
+        )
+        assert first == pytest.approx(again, abs=1e-5) != second  # the reference rounds as NumPy pleases
+        assert sum(x * x for x in first) == pytest.approx(1)
+        with pytest.raises(RequestError, match="room for"):
+            await fleet.embed([1] * (CONTEXT + 1))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(fleet.embed([1] * CONTEXT), 0.001)
+        assert len([event async for event in stream]) == 30
+
+    with_fleet(test)

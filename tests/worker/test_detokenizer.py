@@ -135,3 +135,19 @@ def test_the_work_for_a_token_does_not_grow_with_the_text():
     for _ in range(20_000):
         detokenizer.push(token)
     assert time.thread_time() - start < 2
+
+
+def test_a_stop_string_may_be_part_of_the_text():
+    detokenizer = Detokenizer(TOKENIZER, ["END", "D"], include_stop=True)
+    assert detokenizer.push(by_bytes("an END of it")) == ("an END", True)
+    assert (detokenizer.finish(), detokenizer.stop_string) == ("", "END")
+
+
+def test_a_stop_string_that_comes_too_early_is_text_like_any_other():
+    detokenizer = Detokenizer(TOKENIZER, ["END", "."])
+    early = [detokenizer.push(by_bytes(text), may_stop=False) for text in ("a.b END", " ENEND and EN")]
+    assert "".join(text for text, _ in early) + detokenizer._held == "a.b END ENEND and EN"
+    assert not any(stopped for _, stopped in early)
+    delivered = detokenizer.push(by_bytes("D too"))
+    assert delivered.stopped
+    assert "".join(text for text, _ in early) + delivered.text == "a.b END ENEND and "

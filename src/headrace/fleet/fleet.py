@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,7 +15,7 @@ from headrace.fleet.prefixes import Prefixes
 from headrace.fleet.replica import Replica, State
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.stream import Stream
-from headrace.worker.messages import Ready, Submit
+from headrace.worker.messages import Embed, Embedded, Ready, Submit
 from headrace.worker.settings import WorkerSettings
 
 
@@ -48,6 +49,7 @@ class Fleet:
         self._replicas: list[Replica] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: Channel | None = None
+        self._embeddings = itertools.count()
 
     async def start(self) -> None:
         """Returns when every replica is ready.
@@ -84,11 +86,25 @@ class Fleet:
         Raises:
             WorkerUnavailableError: no replica is ready.
         """
+        return self._least_loaded().submit(message)
+
+    async def embed(self, prompt: list[int]) -> list[float]:
+        """The vector of a prompt, of length 1, by the ready replica that has the fewest requests.
+
+        Raises:
+            RequestError: the prompt is too long, or the model gives no vectors.
+            WorkerUnavailableError, WorkerDiedError: no replica is ready, or it ended before it answered.
+        """
+        answer = await self._least_loaded().ask(Embed(f"embedding-{next(self._embeddings)}", prompt))
+        assert isinstance(answer, Embedded)
+        return answer.vector
+
+    def _least_loaded(self) -> Replica:
         ready = [replica for replica in self._replicas if replica.state is State.READY]
         if not ready:
             states = ", ".join(sorted({replica.state.value for replica in self._replicas})) or "not started"
             raise WorkerUnavailableError(f"no worker takes requests now ({states}); try again soon")
-        return min(ready, key=lambda replica: replica.load).submit(message)
+        return min(ready, key=lambda replica: replica.load)
 
     def cancel(self, request_id: str) -> None:
         """Ends the request's stream and frees what it holds; nothing happens where it has ended."""

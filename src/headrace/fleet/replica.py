@@ -16,17 +16,18 @@ from headrace.fleet.restart import RestartPolicy, Restarts
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
+    Answer,
     Cancel,
     Drain,
     Drained,
+    Embedded,
     Events,
     Failed,
     Ping,
-    PrefixAnswer,
     PrefixesListed,
     PrefixExplained,
     PrefixPinned,
-    PrefixQuestion,
+    Question,
     Ready,
     Rejected,
     Stats,
@@ -71,7 +72,7 @@ class Replica:
         """Called whenever a worker is ready, the first one and each that takes another's place."""
         self._channel = channel
         self._streams: dict[str, Stream] = {}
-        self._questions: dict[str, asyncio.Future[PrefixAnswer]] = {}
+        self._questions: dict[str, asyncio.Future[Answer]] = {}
         self._process: WorkerProcess | None = None
         self._identity = ""
         self._ready_at: float | None = None
@@ -88,8 +89,8 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Requests that have not ended."""
-        return len(self._streams)
+        """Requests that have not ended, and questions not answered."""
+        return len(self._streams) + len(self._questions)
 
     async def run(self) -> None:
         """Keeps a worker alive; returns when stopped or given up."""
@@ -130,17 +131,22 @@ class Replica:
             stream.end()
             self._channel.send(self._identity, Cancel(request_id))
 
-    async def ask(self, question: PrefixQuestion) -> PrefixAnswer:
+    async def ask(self, question: Question) -> Answer:
         """The worker's answer to a question of a new id; the replica must be ready.
+
+        Cancelling the call spares the worker what it has not computed yet.
 
         Raises RequestError where the worker rejects it, WorkerDiedError where it ends first.
         """
         assert self.state is State.READY
-        answer: asyncio.Future[PrefixAnswer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._questions[question.id] = answer
         self._channel.send(self._identity, question)
         try:
             return await answer
+        except asyncio.CancelledError:
+            self._channel.send(self._identity, Cancel(question.id))
+            raise
         finally:
             self._questions.pop(question.id, None)
 
@@ -219,7 +225,12 @@ class Replica:
                     stream.end(RequestError(reason))
                 elif (question := self._questions.get(request_id)) and not question.done():
                     question.set_exception(RequestError(reason))
-            case PrefixExplained(id=asked) | PrefixesListed(id=asked) | PrefixPinned(id=asked):
+            case (
+                PrefixExplained(id=asked)
+                | PrefixesListed(id=asked)
+                | PrefixPinned(id=asked)
+                | Embedded(id=asked)
+            ):
                 if (question := self._questions.get(asked)) and not question.done():
                     question.set_result(message)
             case Ready():

@@ -219,8 +219,11 @@ class PrefixPinned(_Message, frozen=True, tag=True, array_like=True, gc=False):
 PrefixQuestion = ExplainPrefix | ListPrefixes | PinPrefix | UnpinPrefix
 PrefixAnswer = PrefixExplained | PrefixesListed | PrefixPinned
 
-ToWorker = Submit | Embed | Cancel | Drain | Ping | PrefixQuestion
-ToGateway = Ready | Failed | Events | Rejected | Embedded | Stats | Drained | PrefixAnswer
+Question = PrefixQuestion | Embed
+Answer = PrefixAnswer | Embedded
+
+ToWorker = Submit | Cancel | Drain | Ping | Question
+ToGateway = Ready | Failed | Events | Rejected | Stats | Drained | Answer
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
