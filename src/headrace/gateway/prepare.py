@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from headrace.gateway.parameters import logit_bias, sampling, stop_token_ids
 from headrace.gateway.prompts import encode_prompt, offered_tools, render_messages, split_prompts, text_of
 from headrace.gateway.served import ServedModel
 from headrace.models.answer import AnswerParser, PlainParser
+from headrace.worker.constraints import check
 from headrace.worker.messages import Constraint, Submit
 
 
@@ -48,7 +50,7 @@ async def _chat(answer_id: str, model: ServedModel, request: ChatRequest) -> Pre
     top_logprobs = (request.top_logprobs or 0) if request.logprobs else -1
     tools = offered_tools(request)
     rendered, prompt = await render_messages(model, request, tools)
-    made = await _submits(answer_id, model, request, [prompt], top_logprobs, tools=tools)
+    made = await _submits(answer_id, model, request, [prompt], top_logprobs, tools=tools, tail=rendered.tail)
     answer_format = model.prompter.answer_format
     return Prepared([prompt], [], made, lambda: answer_format.parser(tools or None, rendered.tail))
 
@@ -76,6 +78,7 @@ async def _submits(
     *,
     prompt_logprobs: int = -1,
     tools: Sequence[dict[str, object]] = (),
+    tail: str = "",
 ) -> list[Submit]:
     """One message to the worker for each choice of each prompt. Without a seed they get a random one."""
     seed = random.getrandbits(64) if request.seed is None else request.seed % 2**64
@@ -84,7 +87,7 @@ async def _submits(
         wanted = request.max_tokens if request.max_tokens is None else max(1, request.max_tokens)
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     bias, stop_ids = logit_bias(model, request), stop_token_ids(model, request)
-    constraint = await _constraint(model, request, tools)
+    constraint = await _constraint(model, request, tools, tail)
     choices = request.n or 1
     return [
         Submit(
@@ -115,5 +118,9 @@ async def _constraint(
     asked = constraint_of(model, request, tools)
     if asked is None:
         return None
-    field, _ = asked
-    raise RequestError(f"'{field}' is not supported yet.", field, code="unsupported_value")
+    field, constraint = asked
+    try:
+        await asyncio.to_thread(check, constraint)
+    except RequestError as error:
+        raise RequestError(f"Invalid '{field}': {error}", field, code="invalid_constraint") from error
+    return constraint
