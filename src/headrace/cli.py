@@ -19,6 +19,7 @@ from headrace.errors import HeadraceError
 _ELSEWHERE = {
     "batch": ("headrace.batch.cli", "batch", "Answer a file of requests, without a server."),
     "bench": ("headrace.bench.cli", "bench", "Measure a model on this machine."),
+    "prefix": ("headrace.prefix", "prefix", "See what prompts share in a running server's cache; pin it."),
     "doctor": ("headrace.doctor", "doctor", "Say what this machine can do and what is missing."),
     "ps": ("headrace.ps", "ps", "List the models that a running server has loaded."),
 }
@@ -78,7 +79,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @cli.command()
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
-@options("load_on_demand", "memory_gib", "keep_alive")
+@options("load_on_demand", "memory_gib", "keep_alive", "expose_prefixes")
 @options(*_OPERATORS)
 def serve(
     model: str,
@@ -92,6 +93,7 @@ def serve(
     memory_gib: float | None,
     keep_alive: float,
     data_dir: Path | None,
+    expose_prefixes: bool | None,
     **engine: Any,
 ) -> None:
     """Serve models over HTTP: the first one at once, others when they are asked for."""
@@ -115,6 +117,7 @@ def serve(
         keep_alive=keep_alive,
         operators=operators,
         data_dir=data_dir,
+        expose_prefixes=expose_prefixes,
     )
     serve_model(settings, _tell)
 

@@ -76,7 +76,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "cache_tokens": Setting(_COUNT, "Size of the KV cache in tokens, instead of --cache-gib."),
     "kv_dtype": Setting(
-        click.Choice(["f16", "int8"]), "Element type of the KV cache; int8 takes 58% of the room.", "f16"
+        click.Choice(["f16", "int8"]), "Element type of the KV cache; int8 takes 64% of the room.", "f16"
     ),
     "max_batch_tokens": Setting(_COUNT, "Most tokens that one step computes.", 256),
     "max_running": Setting(_COUNT, "Most sequences that run at the same time.", 64),
@@ -106,6 +106,11 @@ SETTINGS: dict[str, Setting] = {
         "Write a line about each request when it ends: figures, never text.",
         False,
         flags="--log-requests/--no-log-requests",
+    ),
+    "expose_prefixes": Setting(
+        bool,
+        "Let clients see the text of cached prompts, and pin prefixes. [default: those on this machine]",
+        flags="--expose-prefixes/--no-expose-prefixes",
     ),
     "log_format": Setting(click.Choice(["text", "json"]), "How those lines look.", "text"),
     "log_prompts": Setting(

@@ -100,9 +100,12 @@ def test_a_limit_of_the_key_is_told_with_the_time_to_wait() -> None:
         who = caller("bob", requests_per_minute=1)
         async with admission.admit(who, prompt_tokens=5):
             pass
-        for attempt in (lambda: admission.check(who), admission.admit(who).__enter__):
-            with pytest.raises(UnavailableError, match="'bob' has used its 1 requests per minute") as error:
-                attempt()
+        refused = pytest.raises(UnavailableError, match="'bob' has used its 1 requests per minute")
+        with refused as at_check:
+            admission.check(who)
+        with refused as at_entry:
+            await admission.admit(who).__aenter__()
+        for error in (at_check, at_entry):
             assert (error.value.code, error.value.retry_after) == ("rate_limit_exceeded", 60)
 
     asyncio.run(scene())

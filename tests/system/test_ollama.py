@@ -140,7 +140,6 @@ def test_errors_come_in_the_clients_own_type(client: ollama.Client) -> None:
     refused(400, "keep_alive", lambda: client.chat(SMALL, messages=HELLO, keep_alive="soon"))
     refused(400, "images", lambda: client.generate(SMALL, prompt="What is it?", images=["aGVsbG8="]))
     refused(400, "temperature", lambda: client.chat(SMALL, messages=HELLO, options={"temperature": -1}))
-    refused(400, "embeddings", lambda: client.embed(SMALL, "Hi"))
 
 
 def test_clients_find_out_that_the_server_is_there(server: Server) -> None:
@@ -160,3 +159,11 @@ def test_the_command_line_lists_what_is_loaded(server: Server, client: ollama.Cl
     told = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30).stdout
     larger = next(line for line in told.splitlines() if line.startswith("qwen2.5-coder-0.5b "))
     assert re.search(r" MiB +4096  for (5\d|60) s unless used$", larger)
+
+
+def test_embeddings_are_vectors_of_length_one(client: ollama.Client) -> None:
+    answer = client.embed(SMALL, ["The sky is blue.", "Hi"])
+    assert len(answer.embeddings) == 2
+    assert all(abs(sum(x * x for x in vector) - 1) < 1e-3 for vector in answer.embeddings)
+    single = client.embeddings(SMALL, "Hi").embedding
+    assert list(single) == list(answer.embeddings[1])

@@ -1,9 +1,9 @@
 """Which replica: starting workers, watching them, restarting them."""
 
 from headrace.fleet.fleet import Fleet, ReplicaHealth
-from headrace.fleet.prefixes import Pin, Prefixes, prefix_id
+from headrace.fleet.prefixes import Pin, Prefixes
 from headrace.fleet.replica import State
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.stream import Stream
 
-__all__ = ["Fleet", "Pin", "Prefixes", "ReplicaHealth", "RestartPolicy", "State", "Stream", "prefix_id"]
+__all__ = ["Fleet", "Pin", "Prefixes", "ReplicaHealth", "RestartPolicy", "State", "Stream"]

@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import itertools
 import logging
+import secrets
 from array import array
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -46,24 +47,10 @@ Answer = TypeVar("Answer", bound=PrefixAnswer)
 class Pin:
     """A prefix that is pinned on every replica, now and after a restart."""
 
+    id: str
     tokens: tuple[int, ...]
     """Whole blocks."""
-    salt: str = ""
-
-    @property
-    def id(self) -> str:
-        """The same for the same tokens and salt, wherever they are pinned."""
-        return prefix_id(self.tokens, self.salt)
-
-
-def prefix_id(tokens: Sequence[int], salt: str = "") -> str:
-    """16 hexadecimal digits for a prefix of whole blocks."""
-    digest = hashlib.blake2b(array("i", tokens).tobytes(), digest_size=8, key=_key(salt))
-    return digest.hexdigest()
-
-
-def _key(salt: str) -> bytes:
-    return hashlib.blake2b(salt.encode("utf-8", "surrogatepass")).digest() if salt else b""
+    salt: str
 
 
 class Prefixes:
@@ -72,14 +59,24 @@ class Prefixes:
     def __init__(self) -> None:
         self.pins: dict[str, Pin] = {}
         """By id."""
+        self._secret = secrets.token_bytes(32)
         self._replicas: list[Replica] = []
         self._ids = itertools.count()
-        self._restoring: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, replica: Replica) -> None:
         """Counts a replica in; each worker that it starts is given the pins."""
         self._replicas.append(replica)
         replica.on_ready = partial(self._on_ready, replica)
+
+    def id_of(self, tokens: Sequence[int], salt: str = "") -> str:
+        """16 hexadecimal digits that stand for a prefix.
+
+        Drawn with a secret of this process, so that who only sees one cannot try out what it stands for.
+        """
+        digest = hashlib.blake2b(array("i", tokens), digest_size=8, key=self._secret)
+        digest.update(salt.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
     async def explain(self, tokens: Sequence[int], salt: str = "") -> PrefixExplained:
         """The answer of the replica that has most of the tokens. Raises HeadraceError where none answers."""
@@ -117,14 +114,17 @@ class Prefixes:
             raise RequestError(
                 f"A pin holds whole blocks of {BLOCK_TOKENS} tokens; this prompt has {len(tokens)} tokens."
             )
-        pin = Pin(whole, salt)
+        pin = Pin(self.id_of(whole, salt), whole, salt)
+        new = self.pins.setdefault(pin.id, pin) is pin
         try:
             told = await asyncio.gather(*(self._pin(replica, pin) for replica in self._ready()))
-        except RequestError:
-            if pin.id not in self.pins:
-                await self._unpin(pin)
+        except (
+            BaseException
+        ):  # nobody learns the id of what was pinned so far, even where it was a cancellation
+            if new:
+                self.pins.pop(pin.id, None)
+                self._start(self._unpin(pin))
             raise
-        self.pins[pin.id] = pin
         return pin, told[0]
 
     async def unpin(self, pin_id: str) -> Pin | None:
@@ -180,9 +180,12 @@ class Prefixes:
 
     def _on_ready(self, replica: Replica) -> None:
         if self.pins:
-            task = asyncio.create_task(self._restore(replica), name=f"pins of {replica.name}")
-            self._restoring.add(task)
-            task.add_done_callback(self._restoring.discard)
+            self._start(self._restore(replica))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _restore(self, replica: Replica) -> None:
         for pin in list(self.pins.values()):

@@ -8,9 +8,8 @@ import time
 from collections import deque
 
 from headrace.errors import RequestError
-from headrace.gateway.callers import ANONYMOUS, Caller
+from headrace.gateway.callers import Caller
 from headrace.gateway.errors import UnavailableError
-from headrace.gateway.keys import KeyLimits
 from headrace.gateway.limits import Refusal
 from headrace.gateway.waiting_room import UNBOUNDED, Capacity, Ticket, WaitingRoom
 
@@ -59,7 +58,6 @@ class Admission:
         self._idle = asyncio.Event()
         self._idle.set()
         self._seats: dict[Ticket, Seat] = {}
-        self._anyone = Caller(ANONYMOUS, KeyLimits())
 
     @property
     def waiting(self) -> int:
@@ -75,7 +73,7 @@ class Admission:
 
     def admit(
         self,
-        caller: Caller | int,
+        caller: Caller,
         *,
         sequences: int = 1,
         prompt_tokens: int = 0,
@@ -90,9 +88,6 @@ class Admission:
         others leave. Entering raises UnavailableError: 503 while draining; 429 where the caller is at a
         limit or the queue is full, and later where one comes who fills less of the queue.
         """
-        if isinstance(caller, int):
-            self._check_open(caller)
-            return Seat(self, self._anyone, self._ticket(self._anyone, caller))
         self._check_open(sequences)
         ticket = self._ticket(caller, sequences, prompt_tokens, output_tokens, priority, background)
         return Seat(self, caller, ticket)
@@ -219,11 +214,6 @@ class Seat:
         self.queue_seconds = time.monotonic() - self.entered
         return self
 
-    def __enter__(self) -> Seat:
-        self.entered = time.monotonic()
-        self._admission.enter(self)
-        return self
-
     def call(self) -> None:
         """It is the request's turn."""
         if self._turn is not None and not self._turn.done():
@@ -248,9 +238,6 @@ class Seat:
         self._admission.finished(self.ticket)
 
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        self._admission.leave(self, served=True, complete=kind is None)
-
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._admission.leave(self, served=True, complete=kind is None)
 
 

@@ -23,6 +23,7 @@ from headrace.gateway.metrics import CONTENT_TYPE
 from headrace.gateway.ollama.endpoints import ollama_routes
 from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
 from headrace.gateway.openapi import openapi_routes
+from headrace.gateway.prefix_api import prefix_routes
 from headrace.gateway.responses.endpoints import responses_routes
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
@@ -38,6 +39,7 @@ def create_app(gateway: Gateway) -> Starlette:
         Route("/v1/completions", GenerateEndpoint(gateway, CompletionDialect()), methods=["POST"]),
         *responses_routes(gateway),
         *anthropic_routes(gateway),
+        *prefix_routes(gateway),
         *ollama_routes(gateway),
         *embeddings_routes(gateway),
         *token_routes(gateway),

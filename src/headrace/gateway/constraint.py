@@ -19,15 +19,17 @@ Asked = tuple[str, Constraint]
 
 
 def constraint_of(
-    model: ServedModel, request: GenerationRequest, tools: Sequence[dict[str, Any]]
+    model: ServedModel, request: GenerationRequest, tools: Sequence[dict[str, Any]], tail: str
 ) -> Asked | None:
-    """What the answer must match, None where anything will do.
+    """What the answer must match, None where anything will do. `tail` is the end of the prompt's text.
 
     Raises RequestError where the request says it in a way that makes no sense, or in two ways at once.
     """
     asked = [*_response_format(request), *_structured_outputs(request), *_guided(request)]
-    if isinstance(request, ChatRequest) and (forced := _tool_call(model, request, tools)) is not None:
-        asked.append(forced)
+    if isinstance(request, ChatRequest):
+        asked = [(field, _after_reasoning(model, constraint, tail)) for field, constraint in asked]
+        if (forced := _tool_call(model, request, tools, tail)) is not None:
+            asked.append(forced)
     if len(asked) > 1:
         (first, _), (second, _) = asked[:2]
         raise RequestError(f"'{first}' and '{second}' both constrain the answer; use one of them.", second)
@@ -103,11 +105,22 @@ def _json_schema(schema: object) -> Constraint:
     return Constraint("json_schema", msgspec.json.encode(schema).decode())
 
 
-def _tool_call(model: ServedModel, request: ChatRequest, tools: Sequence[dict[str, Any]]) -> Asked | None:
+def _after_reasoning(model: ServedModel, constraint: Constraint, tail: str) -> Constraint:
+    """The constraint; where the model thinks, one that leaves it its reasoning before the JSON."""
+    if constraint.kind != "json_schema":
+        return constraint
+    grammar = model.prompter.answer_format.after_reasoning(f"answer: %json {constraint.text}", tail)
+    return constraint if grammar is None else Constraint("lark", grammar)
+
+
+def _tool_call(
+    model: ServedModel, request: ChatRequest, tools: Sequence[dict[str, Any]], tail: str
+) -> Asked | None:
     if not tools:
         return None
     choice: str | dict[str, Any] = "auto"
     if request.tool_choice is not None:
         choice = msgspec.to_builtins(request.tool_choice)
-    grammar = model.prompter.answer_format.grammar(tools, choice, request.parallel_tool_calls is not False)
+    parallel = request.parallel_tool_calls is not False
+    grammar = model.prompter.answer_format.grammar(tools, choice, parallel, tail)
     return None if grammar is None else ("tool_choice", Constraint("lark", grammar))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -70,35 +71,40 @@ class EmbeddingsEndpoint:
         await self._endpoint(scope, receive, send)
 
     async def _embed(self, scope: Scope, body: EmbeddingsRequest) -> EmbeddingsAnswer:
-        inputs = _inputs(body)
-        caller, admission = self._gateway.callers.identify(scope), self._gateway.admission
-        caller.check_model(body.model)
-        background = bool(scope.get("headrace.background"))
-        if not background:
-            admission.check(caller, len(inputs))
-        async with self._gateway.use(body.model) as model:
-            engine = model.engine
-            if not isinstance(engine, Embedder):
-                raise RequestError(
-                    f"The model '{model.name}' gives no embeddings.", "model", code="unsupported_value"
-                )
-            fields = [f"input[{i}]" if len(inputs) > 1 else "input" for i in range(len(inputs))]
-            prompts = [
-                await encode_prompt(model, one, field) for one, field in zip(inputs, fields, strict=True)
-            ]
-            tokens = sum(map(len, prompts))
-            async with admission.admit(
-                caller, sequences=len(inputs), prompt_tokens=tokens, background=background
-            ) as seat:
-
-                async def embed(prompt: list[int]) -> list[float]:
-                    vector = await engine.embed(prompt)
-                    seat.first_token()
-                    seat.finished()
-                    return vector
-
-                vectors = await _all([asyncio.ensure_future(embed(prompt)) for prompt in prompts])
+        model, prompts, vectors = await embed(self._gateway, scope, body.model, _inputs(body))
         return _answer(body, model, prompts, vectors)
+
+
+async def embed(
+    gateway: Gateway, scope: Scope, name: str, inputs: Sequence[Prompt]
+) -> tuple[ServedModel, list[list[int]], list[list[float]]]:
+    """The model of that name, the tokens of each input, and its vector, of length 1."""
+    caller, admission = gateway.callers.identify(scope), gateway.admission
+    caller.check_model(name)
+    background = bool(scope.get("headrace.background"))
+    if not background:
+        admission.check(caller, len(inputs))
+    async with gateway.use(name) as model:
+        engine = model.engine
+        if not isinstance(engine, Embedder):
+            raise RequestError(
+                f"The model '{model.name}' gives no embeddings.", "model", code="unsupported_value"
+            )
+        fields = [f"input[{i}]" if len(inputs) > 1 else "input" for i in range(len(inputs))]
+        prompts = [await encode_prompt(model, one, field) for one, field in zip(inputs, fields, strict=True)]
+        tokens = sum(map(len, prompts))
+        async with admission.admit(
+            caller, sequences=len(inputs), prompt_tokens=tokens, background=background
+        ) as seat:
+
+            async def one(prompt: list[int]) -> list[float]:
+                vector = await engine.embed(prompt)
+                seat.first_token()
+                seat.finished()
+                return vector
+
+            vectors = await _all([asyncio.ensure_future(one(prompt)) for prompt in prompts])
+    return model, prompts, vectors
 
 
 async def _all(tasks: list[asyncio.Future[list[float]]]) -> list[list[float]]:

@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError, RequestError
 from headrace.gateway.answering import AnswerHead, Renderer
 from headrace.gateway.body import ClientGoneError, decode, read_body
 from headrace.gateway.connection import send_error, send_json, while_connected
+from headrace.gateway.deadline import Deadline, asked_timeout
 from headrace.gateway.errors import error_json, internal, unavailable
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest, refuse_unserved
@@ -105,18 +106,36 @@ class GenerateEndpoint(Generic[Body]):
     async def _serve(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord) -> int:
         body = decode(self._decoder, await read_body(scope, receive, self.gateway.max_body_bytes))
         asked = self.dialect.asked(body)
+        refuse_unserved(asked)
+        caller = self.gateway.callers.identify(scope)
+        caller.check_model(asked.model)
         if (answer := await self.dialect.without_text(body)) is not None:
             await send_json(send, 200, answer)
             return 200
+        asked.priority = caller.priority(asked.priority or 0)
+        deadline = Deadline(asked_timeout(scope, self.gateway.request_timeout))
         async with (
             while_connected(receive),
+            deadline,
             self.gateway.use(asked.model, self.dialect.keep_alive(body)) as model,
         ):
-            refuse_unserved(asked)
+            count = sequences(asked)
+            background = bool(scope.get("headrace.background"))
+            if not background:
+                self.gateway.admission.check(caller, count, asked.priority)
             record.id = self.dialect.id_prefix + secrets.token_hex(12)
             record.model, record.asked = model.name, asked
-            with self.gateway.admission.admit(sequences(asked)) as seat:
-                prepared = await prepare(record.id, model, asked)
+            prepared = await prepare(record.id, model, asked)
+            seat = self.gateway.admission.admit(
+                caller,
+                sequences=count,
+                prompt_tokens=sum(map(len, prepared.prompts)),
+                output_tokens=sum(submit.max_tokens for submit in prepared.submits),
+                priority=asked.priority,
+                background=background,
+            )
+            async with seat:
+                record.queue_seconds = seat.queue_seconds
                 choices = asked.n or 1
                 run = record.run = Run(
                     model, prepared.submits, choices, seat, self.gateway.metrics, record.arrived
@@ -125,9 +144,8 @@ class GenerateEndpoint(Generic[Body]):
                     record.id, int(time.time()), model.name, model.fingerprint, prepared.prompts, choices
                 )
                 renderer = self.dialect.renderer(body, asked, head, model, prepared, run.usage)
-                count = len(prepared.submits)
                 if asked.stream:
-                    return await Stream(run, prepared.parser, count, renderer, send).send_all()
+                    return await Stream(run, prepared.parser, count, renderer, deadline, send).send_all()
                 answers = await whole_answers(run, prepared.parser, count)
                 await send_json(send, 200, renderer.whole(answers))
                 return 200

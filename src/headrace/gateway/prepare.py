@@ -113,9 +113,9 @@ async def _submits(
 
 
 async def _constraint(
-    model: ServedModel, request: GenerationRequest, tools: Sequence[dict[str, object]]
+    model: ServedModel, request: GenerationRequest, tools: Sequence[dict[str, object]], tail: str
 ) -> Constraint | None:
-    asked = constraint_of(model, request, tools)
+    asked = constraint_of(model, request, tools, tail)
     if asked is None:
         return None
     field, constraint = asked

@@ -62,6 +62,8 @@ class ServeSettings:
     """Keys, connections, logs."""
     data_dir: Path | None = None
     """Where files and batches are kept; None: with the models."""
+    expose_prefixes: bool | None = None
+    """Whether clients may see text of cached prompts and pin some; None: those on this machine may."""
 
 
 def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
@@ -116,6 +118,7 @@ async def _serve(
             callers=callers,
             request_timeout=settings.operators.request_timeout,
             observers=observers,
+            expose_prefixes=settings.expose_prefixes,
         )
         gateway.catalogue = catalogue
         gateway.batches = Batches(

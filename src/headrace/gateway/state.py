@@ -31,6 +31,8 @@ class Gateway:
     metrics: Metrics = field(default_factory=Metrics)
     observers: Sequence[Observer] = ()
     """Are given each request that generates, when it ends."""
+    expose_prefixes: bool | None = None
+    """Whether clients may see text of cached prompts and pin some; None: those on this machine may."""
     batches: Batches | None = None
     """Files and batches; None where the server keeps none."""
     catalogue: Catalogue = field(init=False)

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from starlette.types import Send
 
 from headrace.gateway.answering import Answer, PartsOf, Renderer
+from headrace.gateway.deadline import Deadline
 from headrace.gateway.errors import as_request_error
 from headrace.gateway.run import Run
 from headrace.models.answer import AnswerParser
@@ -34,11 +35,18 @@ class Stream:
     """Sends a run's events as they come, in the renderer's words."""
 
     def __init__(
-        self, run: Run, parser: Callable[[], AnswerParser], sequences: int, renderer: Renderer, send: Send
+        self,
+        run: Run,
+        parser: Callable[[], AnswerParser],
+        sequences: int,
+        renderer: Renderer,
+        deadline: Deadline,
+        send: Send,
     ):
         self._run = run
         self._parts_of = [PartsOf(parser()) for _ in range(sequences)]
         self._renderer = renderer
+        self._deadline = deadline
         self._send = send
 
     async def send_all(self) -> int:
@@ -49,7 +57,8 @@ class Stream:
         """
         began = False
         try:
-            async with aclosing(self._run.events()) as events:
+            # Within the stream the deadline raises here, so that the client can be told in it.
+            async with self._deadline, aclosing(self._run.events()) as events:
                 async for index, event in events:
                     parts, reason = self._parts_of[index].take(event)
                     data = self._renderer.piece(index, parts, event, reason)

@@ -102,6 +102,13 @@ class AnswerFormat(Protocol):
         """
         ...
 
+    def after_reasoning(self, rules: str, prompt_tail: str) -> str | None:
+        """A grammar for reasoning and then what Lark rules say, of which the first is `answer`.
+
+        None for models that do not think.
+        """
+        ...
+
 
 class PlainParser:
     """For answers that are text and nothing else."""
@@ -128,4 +135,7 @@ class PlainFormat:
         parallel: bool,
         prompt_tail: str = "",
     ) -> str | None:
+        return None
+
+    def after_reasoning(self, rules: str, prompt_tail: str) -> str | None:
         return None

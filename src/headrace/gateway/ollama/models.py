@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,9 +14,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from headrace import __version__
-from headrace.errors import HeadraceError, RequestError
+from headrace.errors import HeadraceError
 from headrace.gateway.body import ClientGoneError, decode, read_body
 from headrace.gateway.connection import while_connected
+from headrace.gateway.embeddings import embed
 from headrace.gateway.errors import as_request_error, error_headers
 from headrace.gateway.generate import CLIENT_GONE
 from headrace.gateway.ollama.answers import encode, error_json
@@ -53,7 +55,7 @@ class ModelPages:
             Route("/api/show", _told(self.show), methods=["POST"]),
             Route("/api/pull", _told(self.pull), methods=["POST"]),
             Route("/api/embed", _told(self.embed), methods=["POST"]),
-            Route("/api/embeddings", _told(self.embed), methods=["POST"]),
+            Route("/api/embeddings", _told(self.embedding), methods=["POST"]),
         ]
 
     async def tags(self, request: Request) -> Response:
@@ -114,10 +116,33 @@ class ModelPages:
         return StreamingResponse(_lines(first, progress), media_type="application/x-ndjson")
 
     async def embed(self, request: Request) -> Response:
-        """Refuses: no model here gives embeddings."""
-        name = canonical(self._catalogue, (await self._asked(request)).named())
-        self._catalogue.find(name)
-        raise RequestError(f"'{name}' does not support embeddings.", "model", code="unsupported_value")
+        """A vector for each text of `input`."""
+        asked, began = await self._asked(request), time.perf_counter_ns()
+        inputs = [asked.input] if isinstance(asked.input, str) else asked.input or []
+        prompts, vectors = await self._vectors(request, asked, inputs) if inputs else ([], [])
+        return _json(
+            {
+                "model": asked.named(),
+                "embeddings": vectors,
+                "total_duration": time.perf_counter_ns() - began,
+                "load_duration": 0,
+                "prompt_eval_count": sum(map(len, prompts)),
+            }
+        )
+
+    async def embedding(self, request: Request) -> Response:
+        """The vector of `prompt`, as older clients ask for it."""
+        asked = await self._asked(request)
+        _, vectors = await self._vectors(request, asked, [asked.prompt or ""])
+        return _json({"embedding": vectors[0]})
+
+    async def _vectors(
+        self, request: Request, asked: ModelRequest, texts: Sequence[str]
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        name = canonical(self._catalogue, asked.named())
+        async with while_connected(request.receive):
+            _, prompts, vectors = await embed(self._gateway, request.scope, name, texts)
+        return prompts, vectors
 
     async def _asked(self, request: Request) -> ModelRequest:
         body = await read_body(request.scope, request.receive, self._gateway.max_body_bytes)

@@ -218,8 +218,8 @@ class ModelRequest(Struct):
     name: str | None = None
     """What older clients call it."""
     stream: bool | None = None
-    input: Any = None
-    prompt: Any = None
+    input: str | Annotated[list[str], Meta(max_length=2048)] | None = None
+    prompt: str | None = None
 
     def named(self) -> str:
         """Raises RequestError where there is no name."""

@@ -63,11 +63,14 @@ class FamilyFormat:
             return grammar.free(offered, thinks=thinks)
         return None
 
-    def after_reasoning(self, rules: str, prompt_tail: str) -> str:
+    def after_reasoning(self, rules: str, prompt_tail: str) -> str | None:
         """A grammar for an answer that matches Lark rules, of which the first is `answer`.
 
-        Reasoning may come before it where the model thinks, and must where the prompt has begun it.
+        Reasoning may come before it, and must where the prompt has begun it. None for models that do not
+        think.
         """
+        if self.reasoning is None:
+            return None
         grammar = CallGrammar(self.calls, self.reasoning, self.control_ids)
         return grammar.around(rules, thinks=self._thinks(prompt_tail))
 
