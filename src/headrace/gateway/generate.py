@@ -22,6 +22,7 @@ from headrace.gateway.deadline import Deadline, asked_timeout
 from headrace.gateway.errors import error_json, internal, unavailable
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest, refuse_unserved
+from headrace.gateway.prefix_access import asks_to_explain, explain_all
 from headrace.gateway.prepare import Prepared, prepare, sequences
 from headrace.gateway.request_log import RequestRecord
 from headrace.gateway.run import Run
@@ -140,6 +141,8 @@ class GenerateEndpoint(Generic[Body]):
                 run = record.run = Run(
                     model, prepared.submits, choices, seat, self.gateway.metrics, record.arrived
                 )
+                if asks_to_explain(scope):
+                    run.prefix = await explain_all(self.gateway, scope, model, asked, prepared.prompts)
                 head = AnswerHead(
                     record.id, int(time.time()), model.name, model.fingerprint, prepared.prompts, choices
                 )

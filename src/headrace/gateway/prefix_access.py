@@ -20,12 +20,17 @@ _FORWARDED = frozenset([b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-
 def may_see_prefixes(gateway: Gateway, scope: Scope) -> bool:
     """Whether a client may see text of cached prompts, and pin some.
 
-    Where the operator has not said: clients on this very machine may. A proxy on it is none of them, as far
-    as it can be told: it says so in a header, or speaks HTTP/1.0 as nginx does unless told otherwise.
+    Where the operator has not said: clients on this very machine may, unless keys tell several users apart. A
+    proxy on it is none of them, as far as it can be told: it says so in a header, or speaks HTTP/1.0 as nginx
+    does unless told otherwise.
     """
     if gateway.expose_prefixes is not None:
         return gateway.expose_prefixes
-    if scope["http_version"] == "1.0" or any(name in _FORWARDED for name, _ in scope["headers"]):
+    if (
+        not gateway.callers.open
+        or scope["http_version"] == "1.0"
+        or any(name in _FORWARDED for name, _ in scope["headers"])
+    ):
         return False
     try:
         return ipaddress.ip_address((scope.get("client") or ("",))[0]).is_loopback

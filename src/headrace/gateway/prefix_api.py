@@ -92,14 +92,14 @@ class _PrefixApi:
         limit = _limit(scope["query_string"])
         show = bool(salt) or may_see_prefixes(self._gateway, scope)
         data = []
-        for model in list(self._gateway.models.values()):
+        for model in self._models(scope):
             found = await model.engine.prefixes.hottest(limit, salt)
             data += [_described(model, prefix, salt, show) for prefix in found]
         return {"object": "list", "data": data}
 
     async def explain(self, scope: Scope, body: bytes) -> object:
         """POST /v1/prefix/explain: how much of each prompt is cached, and where it leaves what is cached."""
-        request = self._request(body)
+        request = self._request(scope, body)
         async with self._gateway.use(request.model) as model:
             prompts = await _prompts(model, request)
             reports = await explain_all(self._gateway, scope, model, request, prompts)
@@ -107,7 +107,7 @@ class _PrefixApi:
 
     async def warm(self, scope: Scope, body: bytes) -> object:
         """POST /v1/prefix/warm: computes each prompt, after all else, so that it is cached."""
-        request = self._request(body)
+        request = self._request(scope, body)
         async with self._gateway.use(request.model) as model:
             prompts = await _prompts(model, request)
             async with self._admit(scope, request, prompts):
@@ -119,7 +119,7 @@ class _PrefixApi:
     async def pin(self, scope: Scope, body: bytes) -> object:
         """POST /v1/prefix/pin: computes each prompt and keeps its whole blocks."""
         self._check_may_pin(scope)
-        request = self._request(body)
+        request = self._request(scope, body)
         async with self._gateway.use(request.model) as model:
             prompts = await _prompts(model, request)
             async with self._admit(scope, request, prompts):
@@ -130,25 +130,33 @@ class _PrefixApi:
         """POST /v1/prefix/unpin: lets the prefix of this id be evicted again."""
         self._check_may_pin(scope)
         wanted = decode(self._unpin, body).id
-        for model in list(self._gateway.models.values()):
+        for model in self._models(scope):
             if (pin := await model.engine.prefixes.unpin(wanted)) is not None:
                 return {"id": pin.id, "model": model.name, "tokens": len(pin.tokens), "pinned": False}
         raise RequestError(f"There is no pin {wanted!r:.60}.", "id", status=404, code="pin_not_found")
 
     def _admit(self, scope: Scope, request: Request, prompts: Sequence[Sequence[int]]) -> Seat:
-        caller = self._gateway.callers.identify(scope)
-        caller.check_model(request.model)
         return self._gateway.admission.admit(
-            caller, sequences=len(prompts), prompt_tokens=sum(map(len, prompts)), output_tokens=len(prompts)
+            self._gateway.callers.identify(scope),
+            sequences=len(prompts),
+            prompt_tokens=sum(map(len, prompts)),
+            output_tokens=len(prompts),
         )
 
-    def _request(self, body: bytes) -> Request:
+    def _models(self, scope: Scope) -> list[ServedModel]:
+        """Those that are loaded and that the caller may ask."""
+        caller = self._gateway.callers.identify(scope)
+        return [model for model in self._gateway.models.values() if caller.may_ask(model.name)]
+
+    def _request(self, scope: Scope, body: bytes) -> Request:
+        caller = self._gateway.callers.identify(scope)
         kind = decode(self._kind, body)
-        if kind.messages is not UNSET:
-            return decode(self._chat, body)
-        if kind.prompt is not UNSET:
-            return decode(self._completion, body)
-        raise RequestError("Missing required field 'messages', or 'prompt'.", "messages")
+        if kind.messages is UNSET and kind.prompt is UNSET:
+            raise RequestError("Missing required field 'messages', or 'prompt'.", "messages")
+        request: Request
+        request = decode(self._completion, body) if kind.messages is UNSET else decode(self._chat, body)
+        caller.check_model(request.model)
+        return request
 
     def _check_may_pin(self, scope: Scope) -> None:
         if not may_see_prefixes(self._gateway, scope):

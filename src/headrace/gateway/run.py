@@ -8,9 +8,12 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
+from msgspec import UNSET, UnsetType
+
 from headrace.gateway.admission import Seat
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.openai.answers import PromptTokensDetails, Usage
+from headrace.gateway.prefix_report import PrefixReport
 from headrace.gateway.served import EventStream, ServedModel
 from headrace.worker.messages import Submit, TokenEvent
 
@@ -47,6 +50,8 @@ class Run:
         self._progress = [_Progress() for _ in submits]
         self.finish_reasons: list[str] = []
         """Of the sequences that have ended, in that order."""
+        self.prefix: list[PrefixReport] | UnsetType = UNSET
+        """What the cache held of each prompt, where the request asked."""
 
     async def events(self) -> AsyncGenerator[tuple[int, TokenEvent], None]:
         """(sequence, event) as they come, each sequence up to its end. Closing it cancels the rest."""
@@ -100,7 +105,7 @@ class Run:
         generated = sum(progress.generated for progress in self._progress)
         # The choices share their prompt's blocks, so what was there before is what the first one found.
         cached = sum(progress.cached for progress in self._progress[:: self._choices])
-        return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
+        return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached, self.prefix))
 
 
 async def merge(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from headrace.gateway.prefix_report import PrefixReport
+
 encode = msgspec.json.Encoder().encode
 
 DONE = b"data: [DONE]\n\n"
@@ -12,6 +14,8 @@ DONE = b"data: [DONE]\n\n"
 
 class PromptTokensDetails(Struct):
     cached_tokens: int
+    prefix: list[PrefixReport] | UnsetType = UNSET
+    """For each prompt, where the request asked: where it leaves what was cached before."""
 
 
 class Usage(Struct):
