@@ -235,7 +235,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         if len(models) > 1:
             text = f"{row['model']}: {text}"
         room = max(20, width - len(start))
-        click.echo(start + (text if len(text) <= room else text[: room - 1] + "…"))
+        tail = room // 2  # many begin alike: what tells them apart is at the end
+        click.echo(start + (text if len(text) <= room else f"{text[: room - tail - 3]} … {text[-tail:]}"))
 
 
 def _visible(text: str) -> str:
