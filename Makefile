@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle fuzz fuzz-api lint format bench peers load-test clean
+.PHONY: help setup serve test test-oracle fuzz fuzz-api lint format bench peers load-test soak clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -53,6 +53,9 @@ peers: $(VENV)/installed ## compare with other engines, installed from PyPI at t
 
 load-test: $(VENV)/installed ## put a load client from outside on a running server
 	@$(BIN)/python benchmarks/load_client.py $(ARGS)
+
+soak: $(VENV)/installed-dev ## an hour of mixed traffic on the server; prints the slope of its memory
+	@$(BIN)/python benchmarks/soak.py $(ARGS)
 
 clean: ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
