@@ -21,7 +21,7 @@ constexpr off_t kTurnstile = CoreLease::kMaxCores;  // after the cores' own byte
 // Locks or unlocks bytes; false where another holds one of them. A lock that the system cannot give (ENOLCK) counts as
 // given: computing without a lease is no worse than without the file.
 bool set_lock(int fd, int command, short type, off_t first, off_t count = 1) {
-  struct flock range {};
+  struct flock range{};
   range.l_type = type;
   range.l_whence = SEEK_SET;
   range.l_start = first;
@@ -152,8 +152,7 @@ bool CoreLease::take_free_cores() {
   }
   const bool enough = held_.size() == count_;
   if (!enough) release_cores();
-  for (size_t i = 0; i < passed; ++i)
-    set_lock(fd_, kTry, F_UNLCK, kTurnstile + ranges_[i].first, ranges_[i].count);
+  for (size_t i = 0; i < passed; ++i) set_lock(fd_, kTry, F_UNLCK, kTurnstile + ranges_[i].first, ranges_[i].count);
   return enough;
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -101,7 +100,6 @@ def _file() -> Path:
 @cache
 def _gateway() -> tuple[asyncio.AbstractEventLoop, Gateway, dict[str, ASGIApp]]:
     """A loop and the endpoints that take a body; behind them an engine that computes nothing."""
-    logging.disable()
     words = ByteWords()
     words.knows_tools = True
     model = ServedModel("fake", FakeEngine(), words, context_length=96)
