@@ -224,7 +224,7 @@ class Seat:
         if self._turn is not None and not self._turn.done():
             self._turn.set_exception(why)
 
-    def first_token(self, waited_seconds: float = 0.0) -> None:
+    def first_token(self) -> None:
         """One of the request's sequences has its first token."""
         self._admission.first_token(self.ticket)
 

@@ -13,6 +13,10 @@ from headrace.gateway.errors import from_decoding
 Body = TypeVar("Body")
 
 
+CLIENT_GONE = 499
+"""What the metrics call a request whose client did not wait for the answer (after nginx)."""
+
+
 class ClientGoneError(Exception):
     """The client closed the connection before its answer was complete."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import RequestError
+from headrace.gateway.errors import missing
 from headrace.gateway.openai.requests import ChatRequest, GenerationRequest
 from headrace.gateway.served import ServedModel
 from headrace.worker.messages import Constraint
@@ -45,12 +46,11 @@ def _response_format(request: GenerationRequest) -> list[Asked]:
         return [(name, _ANY_OBJECT)]
     if asked.type == "json_schema":
         if asked.json_schema is None or asked.json_schema.schema is None:
-            missing = f"{name}.json_schema" + ("" if asked.json_schema is None else ".schema")
-            raise RequestError(f"Missing required field '{missing}'.", missing)
+            raise missing(f"{name}.json_schema" + ("" if asked.json_schema is None else ".schema"))
         return [(f"{name}.json_schema.schema", _json_schema(asked.json_schema.schema))]
     text = asked.regex if asked.type == "regex" else asked.grammar
     if text is None:
-        raise RequestError(f"Missing required field '{name}.{asked.type}'.", f"{name}.{asked.type}")
+        raise missing(f"{name}.{asked.type}")
     return [(f"{name}.{asked.type}", Constraint("regex" if asked.type == "regex" else "lark", text))]
 
 

@@ -38,6 +38,16 @@ class UnauthorizedError(RequestError):
         super().__init__(message, status=401, code="invalid_api_key")
 
 
+def missing(field: str) -> RequestError:
+    """The refusal of a request that lacks a field."""
+    return RequestError(f"Missing required field '{field}'.", field)
+
+
+def unsupported(field: str) -> RequestError:
+    """The refusal of a field that means something which is not served."""
+    return RequestError(f"'{field}' is not supported; leave it out.", field, code="unsupported_value")
+
+
 class ErrorDetail(msgspec.Struct):
     """The inside of an error, in OpenAI's words."""
 
@@ -80,9 +90,9 @@ def from_decoding(error: msgspec.DecodeError | RecursionError) -> RequestError:
     match = _AT_PATH.fullmatch(str(error))
     assert match is not None
     what, field = match["what"], (match["path"] or "$").removeprefix("$").removeprefix(".")
-    if missing := _MISSING.fullmatch(what):
-        field = f"{field}.{missing['name']}" if field else missing["name"]
-        return RequestError(f"Missing required field '{field}'.", field)
+    if lacking := _MISSING.fullmatch(what):
+        field = f"{field}.{lacking['name']}" if field else lacking["name"]
+        return missing(field)
     what = what.replace("`", "")
     what = what[:1].lower() + what[1:]
     where = f"Invalid '{field}'" if field else "Invalid body"

@@ -9,6 +9,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.errors import HeadraceError, RequestError
 from headrace.gateway.answering import AnswerHead, Renderer
-from headrace.gateway.body import ClientGoneError, decode, read_body
+from headrace.gateway.body import CLIENT_GONE, ClientGoneError, decode, read_body
 from headrace.gateway.connection import send_error, send_json, while_connected
 from headrace.gateway.deadline import Deadline, asked_timeout
 from headrace.gateway.errors import error_json, internal, unavailable
@@ -30,10 +31,18 @@ from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.gateway.stream import Stream, whole_answers
 
-CLIENT_GONE = 499
-"""What the metrics call a request whose client did not wait for the answer (after nginx)."""
-
 Body = TypeVar("Body")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A request that runs: what its answer is written from."""
+
+    head: AnswerHead
+    model: ServedModel
+    prepared: Prepared
+    usage: Callable[[], Usage]
+    """Tokens so far."""
 
 
 class Dialect(ABC, Generic[Body]):
@@ -49,15 +58,7 @@ class Dialect(ABC, Generic[Body]):
         """The request in OpenAI's words, which all else understands."""
 
     @abstractmethod
-    def renderer(
-        self,
-        body: Body,
-        asked: ChatRequest | CompletionRequest,
-        head: AnswerHead,
-        model: ServedModel,
-        prepared: Prepared,
-        usage: Callable[[], Usage],
-    ) -> Renderer:
+    def renderer(self, body: Body, running: Running) -> Renderer:
         """Writes the answer."""
 
     async def without_text(self, body: Body) -> bytes | None:
@@ -146,7 +147,7 @@ class GenerateEndpoint(Generic[Body]):
                 head = AnswerHead(
                     record.id, int(time.time()), model.name, model.fingerprint, prepared.prompts, choices
                 )
-                renderer = self.dialect.renderer(body, asked, head, model, prepared, run.usage)
+                renderer = self.dialect.renderer(body, Running(head, model, prepared, run.usage))
                 if asked.stream:
                     return await Stream(run, prepared.parser, count, renderer, deadline, send).send_all()
                 answers = await whole_answers(run, prepared.parser, count)

@@ -9,13 +9,12 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from headrace.errors import RequestError
-from headrace.gateway.body import ClientGoneError, decode, read_body
+from headrace.gateway.body import CLIENT_GONE, ClientGoneError, decode, read_body
 from headrace.gateway.connection import send_error, send_json, while_connected
 from headrace.gateway.errors import as_request_error, error_json
 from headrace.gateway.state import Gateway
 
 Body = TypeVar("Body")
-CLIENT_GONE = 499
 
 
 class JsonEndpoint(Generic[Body]):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import HeadraceError, RequestError
+from headrace.gateway.errors import missing, unsupported
 from headrace.gateway.openai.requests import (
     ChatMessage,
     ChatRequest,
@@ -169,11 +170,7 @@ def _plain(message: ChatMessage, field: str) -> dict[str, Any]:
         )
     for name in ("function_call", "audio"):
         if getattr(message, name) not in (None, []):
-            raise RequestError(
-                f"'{field}.{name}' is not supported; leave it out.",
-                f"{field}.{name}",
-                code="unsupported_value",
-            )
+            raise unsupported(f"{field}.{name}")
     plain: dict[str, Any] = {"role": role, "content": _content(message, field)}
     if message.name is not None:
         plain["name"] = message.name
@@ -205,7 +202,7 @@ def _content(message: ChatMessage, field: str) -> str:
     if message.content is None:
         if message.tool_calls:
             return ""
-        raise RequestError(f"Missing required field '{field}.content'.", f"{field}.content")
+        raise missing(f"{field}.content")
     if isinstance(message.content, str):
         return message.content
     return "".join(_part(part, f"{field}.content[{i}]") for i, part in enumerate(message.content))
@@ -220,5 +217,5 @@ def _part(part: ContentPart, where: str) -> str:
         )
     text = part.refusal if part.type == "refusal" else part.text
     if text is None:
-        raise RequestError(f"Missing required field '{where}.text'.", f"{where}.text")
+        raise missing(f"{where}.text")
     return text

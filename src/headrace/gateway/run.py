@@ -76,7 +76,7 @@ class Run:
         if event.token_ids:
             if not progress.generated:
                 progress.first_at = now
-                self._seat.first_token(now - self._arrived)
+                self._seat.first_token()
                 self._metrics.ttft.labels(self._model.name).observe(now - self._arrived)
             self._seat.generated(len(event.token_ids))
             progress.generated += len(event.token_ids)

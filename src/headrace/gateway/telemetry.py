@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError
+from headrace.gateway.body import CLIENT_GONE
 from headrace.gateway.request_log import RequestRecord
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ _ASKED = {
     "n": "choice.count",
 }
 """Fields of a request, and their names behind gen_ai.request."""
-_CLIENT_GONE = 499
 
 
 class Telemetry:
@@ -116,7 +116,7 @@ def _attributes(
         "headrace.key": record.caller,
     }
     if status >= 400:
-        found["error.type"] = "client_gone" if status == _CLIENT_GONE else str(status)
+        found["error.type"] = "client_gone" if status == CLIENT_GONE else str(status)
     if record.model != "-":
         found["gen_ai.request.model"] = found["gen_ai.response.model"] = record.model
     for name, attribute in _ASKED.items():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headrace.errors import RequestError
 from headrace.gateway.anthropic.requests import Block, Conversation
+from headrace.gateway.errors import missing
 from headrace.gateway.openai.requests import CalledFunction, ChatMessage, ToolCall
 
 _BETWEEN = "\n"
@@ -59,7 +60,7 @@ class _Messages:
 
     def _add_result(self, block: Block, where: str) -> None:
         if block.tool_use_id is None:
-            raise _missing(f"{where}.tool_use_id")
+            raise missing(f"{where}.tool_use_id")
         text = "" if block.content is None else _plain_text(block.content, f"{where}.content")
         if block.is_error:
             text = f"Error: {text}"
@@ -78,7 +79,7 @@ class _Messages:
                 last.tool_calls = [*(last.tool_calls or []), self._call(block, where)]
             elif block.type == "thinking":
                 if block.thinking is None:
-                    raise _missing(f"{where}.thinking")
+                    raise missing(f"{where}.thinking")
                 last.reasoning_content = (last.reasoning_content or "") + block.thinking
             elif block.type != _NOT_SENT:
                 last.content = f"{last.content}{_text(block, where, 'text, thinking and tool_use')}"
@@ -86,7 +87,7 @@ class _Messages:
     def _call(self, block: Block, where: str) -> ToolCall:
         for name in ("id", "name", "input"):
             if getattr(block, name) is None:
-                raise _missing(f"{where}.{name}")
+                raise missing(f"{where}.{name}")
         assert block.id is not None and block.name is not None and block.input is not None
         self._called[block.id] = block.name
         return ToolCall(CalledFunction(block.name, block.input), block.id)
@@ -110,9 +111,5 @@ def _text(block: Block, where: str, supported: str) -> str:
             code="unsupported_value",
         )
     if block.text is None:
-        raise _missing(f"{where}.text")
+        raise missing(f"{where}.text")
     return block.text
-
-
-def _missing(field: str) -> RequestError:
-    return RequestError(f"Missing required field '{field}'.", field)

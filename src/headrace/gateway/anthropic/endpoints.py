@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from starlette.routing import Route
 from starlette.types import Scope
 
 from headrace.errors import RequestError
-from headrace.gateway.answering import AnswerHead, Renderer
+from headrace.gateway.answering import Renderer
 from headrace.gateway.anthropic.answers import TokenCount
 from headrace.gateway.anthropic.errors import error_json
 from headrace.gateway.anthropic.renderer import MessageRenderer
 from headrace.gateway.anthropic.requests import CountRequest, MessagesRequest
 from headrace.gateway.anthropic.translate import chat_request
-from headrace.gateway.generate import Dialect, GenerateEndpoint
+from headrace.gateway.generate import Dialect, GenerateEndpoint, Running
 from headrace.gateway.json_endpoint import JsonEndpoint
-from headrace.gateway.openai.answers import Usage
-from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
-from headrace.gateway.prepare import Prepared
+from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.prompts import offered_tools, render_messages
-from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 
 
@@ -33,16 +28,8 @@ class MessagesDialect(Dialect[MessagesRequest]):
     def asked(self, body: MessagesRequest) -> ChatRequest:
         return chat_request(body)
 
-    def renderer(
-        self,
-        body: MessagesRequest,
-        asked: ChatRequest | CompletionRequest,
-        head: AnswerHead,
-        model: ServedModel,
-        prepared: Prepared,
-        usage: Callable[[], Usage],
-    ) -> Renderer:
-        return MessageRenderer(head, body.max_tokens, usage)
+    def renderer(self, body: MessagesRequest, running: Running) -> Renderer:
+        return MessageRenderer(running.head, body.max_tokens, running.usage)
 
     def error(self, error: RequestError) -> bytes:
         return error_json(error)

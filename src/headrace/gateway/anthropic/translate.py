@@ -8,6 +8,7 @@ from typing import Any
 from headrace.errors import RequestError
 from headrace.gateway.anthropic.conversation import chat_messages
 from headrace.gateway.anthropic.requests import Conversation, MessagesRequest, Tool
+from headrace.gateway.errors import missing, unsupported
 from headrace.gateway.openai.requests import (
     ChatRequest,
     Function,
@@ -25,7 +26,7 @@ def chat_request(body: Conversation) -> ChatRequest:
     """The request in OpenAI's words. Raises RequestError for what is wrong or not served."""
     for name in ("mcp_servers", "container"):
         if getattr(body, name):
-            raise _unsupported(name)
+            raise unsupported(name)
     chat = ChatRequest(model=body.model, messages=chat_messages(body))
     _set_tools(chat, body)
     chat.chat_template_kwargs = _thinking(body) | (body.chat_template_kwargs or {})
@@ -91,18 +92,14 @@ def _tool(tool: Tool, field: str) -> ChatTool:
             code="unsupported_value",
         )
     if tool.input_schema is None:
-        raise RequestError(f"Missing required field '{field}.input_schema'.", f"{field}.input_schema")
+        raise missing(f"{field}.input_schema")
     return ChatTool("function", Function(tool.name, tool.description, tool.input_schema, tool.strict))
 
 
 def _named(name: str | None, tools: Sequence[Tool]) -> NamedTool:
     where = "tool_choice.name"
     if name is None:
-        raise RequestError(f"Missing required field '{where}'.", where)
+        raise missing(where)
     if name not in {tool.name for tool in tools}:
         raise RequestError(f"'{where}': there is no tool named {name!r:.100}.", where)
     return NamedTool("function", NamedFunction(name))
-
-
-def _unsupported(field: str) -> RequestError:
-    return RequestError(f"'{field}' is not supported; leave it out.", field, code="unsupported_value")

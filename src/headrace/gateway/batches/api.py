@@ -28,7 +28,7 @@ from headrace.gateway.batches.objects import (
 from headrace.gateway.batches.service import Batches
 from headrace.gateway.body import ClientGoneError, decode, read_body
 from headrace.gateway.connection import send_error
-from headrace.gateway.errors import UnavailableError, as_request_error
+from headrace.gateway.errors import UnavailableError, as_request_error, missing
 from headrace.gateway.state import Gateway
 
 MAX_UPLOAD_BYTES = 256 * 2**20
@@ -176,7 +176,7 @@ async def _uploaded(request: Request) -> tuple[UploadFile, int]:
     try:
         file, purpose = form.get("file"), form.get("purpose")
         if not isinstance(file, UploadFile):
-            raise RequestError("Missing required field 'file'.", "file")
+            raise missing("file")
         if purpose != "batch":
             raise RequestError("Invalid 'purpose': expected batch.", "purpose")
         size = await asyncio.to_thread(file.file.seek, 0, os.SEEK_END)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import TypeVar
 
 from starlette.routing import Route
 
 from headrace.errors import RequestError
-from headrace.gateway.answering import AnswerHead, Renderer
-from headrace.gateway.generate import Dialect, GenerateEndpoint
+from headrace.gateway.answering import Renderer
+from headrace.gateway.generate import Dialect, GenerateEndpoint, Running
 from headrace.gateway.ollama import requests
 from headrace.gateway.ollama.answers import OllamaRenderer, error_json, without_text
 from headrace.gateway.ollama.durations import seconds
 from headrace.gateway.ollama.models import ModelPages
 from headrace.gateway.ollama.names import canonical
-from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
-from headrace.gateway.prepare import Prepared
-from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 
 Asked = TypeVar("Asked", bound=requests.Asked)
@@ -42,21 +38,13 @@ class OllamaDialect(Dialect[Asked]):
     def asked(self, body: Asked) -> ChatRequest | CompletionRequest:
         return self.translated(body, canonical(self._gateway.catalogue, body.model))
 
-    def renderer(
-        self,
-        body: Asked,
-        asked: ChatRequest | CompletionRequest,
-        head: AnswerHead,
-        model: ServedModel,
-        prepared: Prepared,
-        usage: Callable[[], Usage],
-    ) -> Renderer:
+    def renderer(self, body: Asked, running: Running) -> Renderer:
         return OllamaRenderer(
             body.model,
             chats=self.chats,
             arrived=body.arrived,
-            usage=usage,
-            token_bytes=model.prompter.token_bytes if body.logprobs else None,
+            usage=running.usage,
+            token_bytes=running.model.prompter.token_bytes if body.logprobs else None,
         )
 
     def error(self, error: RequestError) -> bytes:

@@ -15,11 +15,10 @@ from starlette.routing import Route
 
 from headrace import __version__
 from headrace.errors import HeadraceError
-from headrace.gateway.body import ClientGoneError, decode, read_body
+from headrace.gateway.body import CLIENT_GONE, ClientGoneError, decode, read_body
 from headrace.gateway.connection import while_connected
 from headrace.gateway.embeddings import embed
 from headrace.gateway.errors import as_request_error, error_headers
-from headrace.gateway.generate import CLIENT_GONE
 from headrace.gateway.ollama.answers import encode, error_json
 from headrace.gateway.ollama.durations import NEVER, timestamp
 from headrace.gateway.ollama.names import LATEST, canonical

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from headrace.errors import RequestError
+from headrace.gateway.errors import missing, unsupported
 from headrace.gateway.openai import requests as openai
 
 _StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -127,7 +128,7 @@ def generate(body: GenerateRequest, model: str) -> openai.ChatRequest | openai.C
     """The request in OpenAI's words: a conversation of one turn, or raw text."""
     for field in ("suffix", "template", "context", "images"):
         if getattr(body, field):
-            raise _unsupported(field)
+            raise unsupported(field)
     if not body.raw:
         system = [openai.ChatMessage("system", body.system)] if body.system else []
         return _conversation(body, model, [*system, openai.ChatMessage("user", body.prompt)], None)
@@ -161,7 +162,7 @@ def _common(body: Asked) -> dict[str, Any]:
     options = body.options or Options()
     for name, neutral in _NEUTRAL.items():
         if getattr(options, name) not in (None, neutral):
-            raise _unsupported(f"options.{name}")
+            raise unsupported(f"options.{name}")
     wanted = options.num_predict
     return {
         "stream": body.stream is not False,
@@ -193,7 +194,7 @@ def _format(asked: str | dict[str, Any] | None) -> openai.ResponseFormat | None:
 
 def _message(message: Message, field: str) -> openai.ChatMessage:
     if message.images:
-        raise _unsupported(f"{field}.images")
+        raise unsupported(f"{field}.images")
     calls = [
         openai.ToolCall(openai.CalledFunction(call.function.name, call.function.arguments))
         for call in message.tool_calls or []
@@ -205,10 +206,6 @@ def _message(message: Message, field: str) -> openai.ChatMessage:
         tool_calls=calls or None,
         reasoning_content=message.thinking,
     )
-
-
-def _unsupported(field: str) -> RequestError:
-    return RequestError(f"'{field}' is not supported; leave it out.", field, code="unsupported_value")
 
 
 class ModelRequest(Struct):
@@ -225,5 +222,5 @@ class ModelRequest(Struct):
         """Raises RequestError where there is no name."""
         name = self.model or self.name
         if not name:
-            raise RequestError("Missing required field 'model'.", "model")
+            raise missing("model")
         return name

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from headrace.gateway.answering import AnswerHead, Renderer
-from headrace.gateway.generate import Dialect
-from headrace.gateway.openai.answers import Usage
+from headrace.gateway.answering import Renderer
+from headrace.gateway.generate import Dialect, Running
 from headrace.gateway.openai.chat import ChatRenderer
 from headrace.gateway.openai.completion import CompletionRenderer
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
-from headrace.gateway.prepare import Prepared
-from headrace.gateway.served import ServedModel
 
 
 class ChatDialect(Dialect[ChatRequest]):
@@ -23,16 +18,8 @@ class ChatDialect(Dialect[ChatRequest]):
     def asked(self, body: ChatRequest) -> ChatRequest:
         return body
 
-    def renderer(
-        self,
-        body: ChatRequest,
-        asked: ChatRequest | CompletionRequest,
-        head: AnswerHead,
-        model: ServedModel,
-        prepared: Prepared,
-        usage: Callable[[], Usage],
-    ) -> Renderer:
-        return ChatRenderer(head, body, usage, model.prompter.token_bytes)
+    def renderer(self, body: ChatRequest, running: Running) -> Renderer:
+        return ChatRenderer(running.head, body, running.usage, running.model.prompter.token_bytes)
 
 
 class CompletionDialect(Dialect[CompletionRequest]):
@@ -44,13 +31,7 @@ class CompletionDialect(Dialect[CompletionRequest]):
     def asked(self, body: CompletionRequest) -> CompletionRequest:
         return body
 
-    def renderer(
-        self,
-        body: CompletionRequest,
-        asked: ChatRequest | CompletionRequest,
-        head: AnswerHead,
-        model: ServedModel,
-        prepared: Prepared,
-        usage: Callable[[], Usage],
-    ) -> Renderer:
-        return CompletionRenderer(head, body, usage, model.prompter.token_bytes, prepared.texts)
+    def renderer(self, body: CompletionRequest, running: Running) -> Renderer:
+        return CompletionRenderer(
+            running.head, body, running.usage, running.model.prompter.token_bytes, running.prepared.texts
+        )

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import RequestError
+from headrace.gateway.errors import missing
 from headrace.gateway.openai.requests import CalledFunction, ChatMessage, ToolCall
 from headrace.gateway.responses.requests import Item, Part, ResponsesRequest
 
@@ -72,7 +73,7 @@ class _Messages:
     def _add_call(self, item: Item, field: str) -> None:
         for name in ("call_id", "name", "arguments"):
             if getattr(item, name) is None:
-                raise _missing(f"{field}.{name}")
+                raise missing(f"{field}.{name}")
         assert item.call_id is not None and item.name is not None and item.arguments is not None
         self._called[item.call_id] = item.name
         last = self.messages[-1] if self.messages else None
@@ -85,7 +86,7 @@ class _Messages:
 
     def _add_output(self, item: Item, field: str) -> None:
         if item.call_id is None:
-            raise _missing(f"{field}.call_id")
+            raise missing(f"{field}.call_id")
         text = _text(item.output, f"{field}.output")
         name = self._called.get(item.call_id)
         self.messages.append(ChatMessage("tool", text, name=name, tool_call_id=item.call_id))
@@ -108,7 +109,7 @@ def _object(text: str, field: str) -> dict[str, Any]:
 
 def _text(content: str | list[Part] | None, field: str) -> str:
     if content is None:
-        raise _missing(field)
+        raise missing(field)
     if isinstance(content, str):
         return content
     return "".join(_part(part, f"{field}[{i}]") for i, part in enumerate(content))
@@ -124,9 +125,5 @@ def _part(part: Part, field: str) -> str:
     name = "refusal" if part.type == "refusal" else "text"
     text: str | None = getattr(part, name)
     if text is None:
-        raise _missing(f"{field}.{name}")
+        raise missing(f"{field}.{name}")
     return text
-
-
-def _missing(field: str) -> RequestError:
-    return RequestError(f"Missing required field '{field}'.", field)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from starlette.routing import Route
 
 from headrace.errors import RequestError
-from headrace.gateway.answering import AnswerHead, Renderer
+from headrace.gateway.answering import Renderer
 from headrace.gateway.errors import error_json
 from headrace.gateway.field_names import in_own_names
-from headrace.gateway.generate import Dialect, GenerateEndpoint
-from headrace.gateway.openai.answers import Usage
-from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
-from headrace.gateway.prepare import Prepared
+from headrace.gateway.generate import Dialect, GenerateEndpoint, Running
+from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.responses.renderer import ResponseRenderer
 from headrace.gateway.responses.requests import ResponsesRequest
 from headrace.gateway.responses.translate import NAMES, chat_request
-from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 
 
@@ -30,16 +25,10 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
     def asked(self, body: ResponsesRequest) -> ChatRequest:
         return chat_request(body)
 
-    def renderer(
-        self,
-        body: ResponsesRequest,
-        asked: ChatRequest | CompletionRequest,
-        head: AnswerHead,
-        model: ServedModel,
-        prepared: Prepared,
-        usage: Callable[[], Usage],
-    ) -> Renderer:
-        return ResponseRenderer(head, body, prepared.submits[0].sampling, prepared.parser, usage)
+    def renderer(self, body: ResponsesRequest, running: Running) -> Renderer:
+        return ResponseRenderer(
+            running.head, body, running.prepared.submits[0].sampling, running.prepared.parser, running.usage
+        )
 
     def error(self, error: RequestError) -> bytes:
         return error_json(in_own_names(error, NAMES))

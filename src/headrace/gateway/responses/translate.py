@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.errors import RequestError
+from headrace.gateway.errors import missing
 from headrace.gateway.openai.requests import (
     ChatRequest,
     Function,
@@ -77,7 +78,7 @@ def _response_format(asked: Format) -> ResponseFormat | None:
     if asked.type != "json_schema":
         return ResponseFormat(asked.type)
     if asked.schema is None:
-        raise RequestError("Missing required field 'text.format.schema'.", "text.format.schema")
+        raise missing("text.format.schema")
     return ResponseFormat(
         "json_schema", JsonSchemaFormat(asked.name, asked.schema, asked.description, asked.strict)
     )
@@ -91,7 +92,7 @@ def _tool(tool: Tool, field: str) -> ChatTool:
             code="unsupported_value",
         )
     if tool.name is None:
-        raise RequestError(f"Missing required field '{field}.name'.", f"{field}.name")
+        raise missing(f"{field}.name")
     return ChatTool("function", Function(tool.name, tool.description, tool.parameters, tool.strict))
 
 
@@ -104,7 +105,7 @@ def _named(body: ResponsesRequest, choice: ToolChoice) -> NamedTool:
         )
     where = "tool_choice.name"
     if choice.name is None:
-        raise RequestError(f"Missing required field '{where}'.", where)
+        raise missing(where)
     if choice.name not in {tool.name for tool in body.tools or []}:
         raise RequestError(f"'{where}': there is no tool named {choice.name!r:.100}.", where)
     return NamedTool("function", NamedFunction(choice.name))
