@@ -17,7 +17,7 @@ from headrace.config import explain, options, read_file, unknown_variables
 from headrace.errors import HeadraceError
 
 _ELSEWHERE = {
-    "batch": ("headrace.batch.cli", "batch", "Answer a file of requests, without a server."),
+    "batch": ("headrace.batch.cli", "batch", "Answer a file of requests, by itself or by a server."),
     "bench": ("headrace.bench.cli", "bench", "Measure a model on this machine."),
     "prefix": ("headrace.prefix", "prefix", "See what prompts share in a running server's cache; pin it."),
     "doctor": ("headrace.doctor", "doctor", "Say what this machine can do and what is missing."),

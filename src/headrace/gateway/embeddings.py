@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -19,15 +19,6 @@ from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 
 MAX_INPUTS = 2048
-
-
-@runtime_checkable
-class Embedder(Protocol):
-    """An engine that gives embeddings."""
-
-    async def embed(self, prompt: list[int]) -> list[float]:
-        """The prompt's vector. Raises a HeadraceError where the model has none to give."""
-        ...
 
 
 class EmbeddingsRequest(Struct):
@@ -85,11 +76,6 @@ async def embed(
     if not background:
         admission.check(caller, len(inputs))
     async with gateway.use(name) as model:
-        engine = model.engine
-        if not isinstance(engine, Embedder):
-            raise RequestError(
-                f"The model '{model.name}' gives no embeddings.", "model", code="unsupported_value"
-            )
         fields = [f"input[{i}]" if len(inputs) > 1 else "input" for i in range(len(inputs))]
         prompts = [await encode_prompt(model, one, field) for one, field in zip(inputs, fields, strict=True)]
         tokens = sum(map(len, prompts))
@@ -98,7 +84,7 @@ async def embed(
         ) as seat:
 
             async def one(prompt: list[int]) -> list[float]:
-                vector = await engine.embed(prompt)
+                vector = await model.engine.embed(prompt)
                 seat.first_token()
                 seat.finished()
                 return vector

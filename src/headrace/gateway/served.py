@@ -45,6 +45,10 @@ class Engine(Protocol):
         """Begins a request. The call or the stream raises a HeadraceError where it cannot run or complete."""
         ...
 
+    async def embed(self, prompt: list[int]) -> list[float]:
+        """The prompt's vector. Raises a HeadraceError where the model has none to give."""
+        ...
+
     async def stats(self) -> dict[str, EngineStats]:
         """The latest figures by replica."""
         ...
