@@ -15,7 +15,9 @@ from itertools import count
 from typing import NamedTuple
 
 from headrace.backends.cache import BLOCK_TOKENS
+from headrace.engine.block_digest import block_digest, root_digest
 from headrace.engine.block_pool import BlockPool
+from headrace.engine.cache_events import CacheEvents, CacheLog
 from headrace.engine.request import PrefixNamespace
 
 Tokens = tuple[int, ...]
@@ -27,6 +29,7 @@ class Node:
     __slots__ = (
         "blocks",
         "children",
+        "digest",
         "hits",
         "keys",
         "namespace",
@@ -51,6 +54,8 @@ class Node:
         self.tokens = tokens
         self.blocks = blocks
         """One block in each cache group."""
+        self.digest = b""
+        """The chained digest of a full block, or of the namespace; empty while the block is begun."""
         self.serial = serial
         self.tick = 0
         """When it was last used."""
@@ -86,6 +91,7 @@ class Match(NamedTuple):
 class PrefixTree:
     """Five verbs: match, lock (and unlock), insert, evict, check_integrity.
 
+    Beside them `take_events` tells whoever keeps a picture of the tree what has changed.
     A sequence that uses a path holds a reference to each of its blocks. A leaf that no sequence holds can be
     evicted, least recently used first, children before parents. "Recently" is a count of uses, not a time.
     """
@@ -98,6 +104,7 @@ class PrefixTree:
         # One entry for each queued node. A node used since it was queued is put back, by its new tick, when
         # it comes up; so uses cost nothing here and the queue never outgrows the tree.
         self._queue: list[tuple[int, int, Node]] = []
+        self._log: CacheLog | None = None
 
     def match(self, namespace: PrefixNamespace, tokens: Sequence[int], limit: int) -> Match:
         """The longest prefix of tokens[:limit] that the tree holds. Changes nothing.
@@ -161,6 +168,7 @@ class PrefixTree:
             parent = self._roots.get(namespace)
             if parent is None:
                 parent = self._roots[namespace] = Node(namespace, None, (), (), next(self._serials))
+                parent.digest = root_digest(namespace)
         place = bisect_left(parent.keys, tokens)
         # Keys that begin with `tokens` follow it in order; one that begins it comes right before.
         if place < len(parent.keys) and parent.keys[place][: len(tokens)] == tokens:
@@ -168,6 +176,7 @@ class PrefixTree:
         elif place > 0 and tokens[: len(parent.keys[place - 1])] == parent.keys[place - 1]:
             node = parent.children.pop(parent.keys[place - 1])
             self._replace(node, tokens, blocks)
+            self._stored(node)
             parent.keys[place - 1] = tokens
             parent.children[tokens] = node
         else:
@@ -176,6 +185,7 @@ class PrefixTree:
                 pool.keep(block)
             parent.keys.insert(place, tokens)
             parent.children[tokens] = node
+            self._stored(node)
         node.tick = next(self._ticks)
         return node
 
@@ -194,6 +204,18 @@ class PrefixTree:
                 return True
         return False
 
+    def take_events(self, *, anew: bool = False) -> CacheEvents:
+        """The full blocks stored and evicted since the last call.
+
+        The first call, and one that begins `anew`, reports all that are held as stored. Until then nothing is
+        collected; from then on somebody has to go on asking.
+        """
+        if self._log is None or anew:
+            self._log = CacheLog()
+            for node in self.nodes():
+                self._stored(node)
+        return self._log.take()
+
     def check_integrity(self) -> None:
         """Assert every invariant of the tree; for tests."""
         kept: list[set[int]] = [set() for _ in self._pools]
@@ -204,7 +226,9 @@ class PrefixTree:
             if node.parent is None:
                 continue
             assert self._roots[node.namespace] and node.parent.children[node.tokens] is node
-            assert len(node.tokens) == BLOCK_TOKENS or not node.children, "a partial block has children"
+            full = len(node.tokens) == BLOCK_TOKENS
+            assert full or not node.children, "a partial block has children"
+            assert node.digest == (block_digest(node.parent.digest, node.tokens) if full else b"")
             below = sum(child.pins for child in node.children.values())
             assert node.pins >= below, "a pinned path is pinned in part"
             assert node.queued or not self._evictable(node), "an evictable leaf would never be evicted"
@@ -248,12 +272,22 @@ class PrefixTree:
         del parent.children[node.tokens]
         del parent.keys[bisect_left(parent.keys, node.tokens)]
         parent.hits += node.hits
+        if self._log is not None and node.digest:
+            self._log.evicted(node.digest)
         for pool, block in zip(self._pools, node.blocks, strict=True):
             pool.drop(block)
         if parent.parent is not None:
             self._offer(parent)
         elif not parent.children:
             del self._roots[parent.namespace]
+
+    def _stored(self, node: Node) -> None:
+        """Give a block that has just become full its digest, and report it."""
+        if node.parent is None or len(node.tokens) < BLOCK_TOKENS:
+            return
+        node.digest = node.digest or block_digest(node.parent.digest, node.tokens)
+        if self._log is not None:
+            self._log.stored(node.digest)
 
     def _replace(self, node: Node, tokens: Tokens, blocks: tuple[int, ...]) -> None:
         for pool, old, new in zip(self._pools, node.blocks, blocks, strict=True):
