@@ -188,6 +188,14 @@ def test_after_preemption(model):
     assert np.array_equal(found.logits[computed], model.plain().logits[: len(prompt)][computed])
 
 
+def test_after_output_that_was_computed_elsewhere(model):
+    plain = model.plain()
+    for known in (1, 4):
+        engine = Engine(model.backend(), EngineConfig(cache_blocks=64))
+        engine.add(a_request(model.prompt(), output=plain.tokens[:known]))
+        assert drain(engine, model.prompt()).tokens == plain.tokens[known:]
+
+
 def test_a_block_that_went_through_export_and_import(model):
     backend, prompt = model.backend(), model.prompt()[:48]
     backend.allocate_cache([8])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.backends.cache import BLOCK_TOKENS
@@ -14,7 +16,7 @@ from headrace.errors import ConfigError, RequestError
 from headrace.models.vocabulary import Vocabulary
 from headrace.worker.generator import Generator
 from headrace.worker.loader import LoadedModel, load, open_model
-from headrace.worker.messages import Submit, TokenEvent
+from headrace.worker.messages import Constraint, Submit, TokenEvent
 from headrace.worker.settings import WorkerSettings
 from synthetic import write_synthetic
 
@@ -114,3 +116,47 @@ def test_a_draft_model_of_another_vocabulary_is_refused(synthetic_model: Path, t
     settings = WorkerSettings(model=str(synthetic_model), speculate="draft", draft_model=str(other))
     with pytest.raises(ConfigError, match="vocabulary"):
         load(open_model(settings.model), settings)
+
+
+_WILD = SamplingParams(temperature=1.5, seed=3)
+_BIASED = SamplingParams(
+    temperature=1.2, top_p=0.95, seed=7, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sampling": SamplingParams(temperature=0)},
+        {"sampling": _BIASED, "top_logprobs": 2},
+        {"sampling": _BIASED, "stop": ["aa", "b c", "e"], "min_tokens": 9},
+        {"sampling": _BIASED, "stop": ["zz"], "logit_bias": [(5, 3.0)], "ignore_eos": True},
+        {"sampling": _WILD, "constraint": Constraint("regex", "[a-z ]{30,40}")},
+    ],
+)
+def test_a_request_goes_on_after_any_of_its_events_as_if_it_had_begun_here(
+    synthetic_model: Path, fields: dict[str, Any]
+) -> None:
+    submit = Submit(id="whole", prompt=list(range(20)), max_tokens=24, **fields)
+    with loaded_with(synthetic_model, cache_tokens=512) as (loaded, generator):
+        whole = events_of(generator, submit)
+        assert sum(len(event.token_ids) for event in whole) > 2
+        for delivered in range(1, len(whole)):
+            output = [token for event in whole[:delivered] for token in event.token_ids]
+            rest = events_of(generator, msgspec.structs.replace(submit, id=f"{delivered}", output=output))
+            assert [told(event) for event in rest] == [told(event) for event in whole[delivered:]]
+            assert not any(event.cached_tokens for event in rest)
+        loaded.engine.cache.tree.check_integrity()
+
+
+def told(event: TokenEvent) -> tuple[Any, ...]:
+    """What a client gets to know of an event."""
+    return event.text, event.token_ids, event.logprobs, event.finish_reason, event.stop_string
+
+
+def events_of(generator: Generator, submit: Submit) -> list[TokenEvent]:
+    generator.submit(submit)
+    events = []
+    while generator.begin():
+        events += generator.complete()
+    return events

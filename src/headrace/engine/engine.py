@@ -106,6 +106,9 @@ class Engine:
         """
         self._check(request)
         seq = Sequence(request, next(self._arrivals), len(self.cache.pools))
+        if request.constraint is not None:
+            for token in request.output:
+                request.constraint.advance(token)
         self._sequences[request.id] = seq
         self.scheduler.add(seq)
 
@@ -258,12 +261,15 @@ class Engine:
             raise RequestError(f"A request with the id {request.id!r} is running already.", "id")
         if not request.prompt:
             raise RequestError("The prompt must have at least one token.", "prompt")
-        if min(request.prompt) < 0 or max(request.prompt) >= self.backend.vocab_size:
-            raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", "prompt")
+        for field, tokens in (("prompt", request.prompt), ("output", request.output)):
+            if tokens and not 0 <= min(tokens) <= max(tokens) < self.backend.vocab_size:
+                raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", field)
         if any(not 0 <= token < self.backend.vocab_size for token, _ in request.logit_bias):
             raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", "logit_bias")
         if request.max_tokens < 1 and not request.embed:
             raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}.", "max_tokens")
+        if request.output and len(request.output) >= request.max_tokens:
+            raise RequestError(f"The output has all of its {request.max_tokens} tokens already.", "output")
         length = len(request.prompt) + request.max_tokens
         if length > self.longest_request:
             raise CacheTooSmallError(

@@ -64,6 +64,8 @@ class Request:
     """As `top_logprobs`, of the token that follows each prompt position that is computed, but the last."""
     embed: bool = False
     """Report the hidden state of every prompt position that is computed, and end."""
+    output: tuple[int, ...] = ()
+    """Tokens it was given elsewhere, fewer than `max_tokens`: the request goes on after them, as if here."""
 
     @property
     def prompt_yield(self) -> Yield | None:

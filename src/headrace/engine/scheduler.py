@@ -162,9 +162,9 @@ class Scheduler:
                 return False
         self.cache.start(seq, match)
         if seq.cached_tokens is None:
-            seq.cached_tokens = match.length
+            seq.cached_tokens = min(match.length, seq.prompt_length)
             self.prompt_tokens += seq.prompt_length
-            self.cached_tokens += match.length
+            self.cached_tokens += seq.cached_tokens
         self._take(seq)
         return True
 

@@ -90,7 +90,7 @@ class Sequence:
         self.order = (request.priority, arrival)
         """Who goes first: smaller ones."""
         self.status = Status.WAITING
-        self.tokens = list(request.prompt)
+        self.tokens = [*request.prompt, *request.output]
         """The prompt, then the output."""
         self.prompt_length = len(request.prompt)
         self.computed = 0
@@ -121,7 +121,7 @@ class Sequence:
 
         self.sampling = request.sampling.record().tobytes()
         """Its sampling record, but for the position."""
-        self.history = IntArray(request.prompt) if request.sampling.uses_history else None
+        self.history = _history(request) if request.sampling.uses_history else None
         biases = dict(request.logit_bias)
         self.biases = _bias_arrays(biases)
         """Its logit biases: ids and values."""
@@ -183,6 +183,11 @@ class Sequence:
         self.computed = min(self.computed, length)
         if self.history is not None:
             self.history.truncate(length)
+
+
+def _history(request: Request) -> IntArray:
+    """The tokens so far, those of the output told apart by their sign."""
+    return IntArray((*request.prompt, *(-1 - token for token in request.output)))
 
 
 def _bias_arrays(biases: Mapping[int, float]) -> tuple[Int32, Float32]:

@@ -14,7 +14,7 @@ from headrace.models.gguf import GgufFile
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.vocabulary import Vocabulary
 from headrace.worker.constraints import Constraints, TokenMatcher
-from headrace.worker.detokenizer import Detokenizer
+from headrace.worker.detokenizer import Delivery, Detokenizer
 from headrace.worker.embeddings import Pool
 from headrace.worker.loader import LoadedModel
 from headrace.worker.messages import Embed, Embedded, Rejected, Submit, TokenEvent
@@ -29,8 +29,15 @@ class _Live:
     min_tokens: int = 0
     tokens: int = 0
     """How many it has."""
+    resumed: bool = False
+    """Whether another worker began it."""
     prompt_logprobs: list[TopLogprobs] = field(default_factory=list)
     """Not yet reported."""
+
+    def push(self, token: int) -> Delivery:
+        """Takes a token that is text; what can be delivered then."""
+        self.tokens += 1
+        return self.detokenizer.push((token,), may_stop=self.tokens >= self.min_tokens)
 
 
 class Generator:
@@ -120,9 +127,14 @@ class Generator:
                 min_tokens=message.min_tokens,
                 constraint=matcher,
                 prompt_logprobs=message.prompt_logprobs,
+                output=tuple(message.output),
             )
         )
-        self._live[message.id] = _Live(detokenizer, stop_ids, message.min_tokens)
+        live = self._live[message.id] = _Live(
+            detokenizer, stop_ids, message.min_tokens, resumed=bool(message.output)
+        )
+        for token in message.output:  # their text has been delivered
+            live.push(token)
 
     def cancel(self, request_id: str) -> None:
         """Ends the request and frees its blocks; nothing happens where it has ended already."""
@@ -205,8 +217,7 @@ class Generator:
         ended = reason is FinishReason.STOP and ids and ids[-1] in live.stop_token_ids
         text, stopped = "", False
         for count, token in enumerate(ids[:-1] if ended else ids, start=1):
-            live.tokens += 1
-            piece, stopped = live.detokenizer.push((token,), may_stop=live.tokens >= live.min_tokens)
+            piece, stopped = live.push(token)
             text += piece
             if stopped:
                 # What speculation computed after the stop string would else not have been computed.
@@ -226,7 +237,7 @@ class Generator:
             text=text,
             token_ids=list(ids),
             finish_reason=None if reason is None else reason.value,
-            cached_tokens=out.cached_tokens,
+            cached_tokens=0 if live.resumed else out.cached_tokens,
             logprobs=[_wire(entry) for entry in logprobs],
             prompt_logprobs=[_wire(entry) for entry in scored],
             stop_string=live.detokenizer.stop_string,

@@ -15,7 +15,7 @@ from headrace.backends.sampling import SamplingParams
 from headrace.engine.prefix_report import CachedPrefix
 from headrace.engine.stats import EngineStats
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -58,6 +58,8 @@ class Submit(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """Text ends with the stop string that was met instead of before it."""
     prompt_logprobs: int = -1
     """As top_logprobs, for every prompt token but the first; they come with the first event."""
+    output: list[int] = []
+    """Tokens that another worker has delivered: what follows them is what that one would have sent."""
 
 
 class Embed(_Message, frozen=True, tag=True, array_like=True, gc=False):
@@ -147,6 +149,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finish_reason: str | None = None
     """stop, length, cancelled; None while it goes on."""
     cached_tokens: int = 0
+    """Prompt tokens found in the cache; 0 where the request goes on from another worker's output."""
     logprobs: list[tuple[float, list[int], list[float]]] = []
     """For each of token_ids where asked: the chosen token's, then the top ids and theirs."""
     prompt_logprobs: list[tuple[float, list[int], list[float]]] = []
