@@ -17,6 +17,7 @@ from headrace.gateway.admission import Admission
 from headrace.gateway.batches.endpoints import batch_endpoints
 from headrace.gateway.batches.service import Batches
 from headrace.gateway.callers import Callers
+from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.connections import BoundedServer
 from headrace.gateway.served import ServedModel
 from headrace.gateway.server import ServerOptions, configure, listen
@@ -65,9 +66,10 @@ def running(
     options: ServerOptions | None = None,
     callers: Callers | None = None,
     data_dir: Path | None = None,
+    catalogue: Catalogue | None = None,
     **engine_options: Any,
 ) -> Iterator[RunningGateway]:
-    """Serves on a thread until the block ends."""
+    """Serves on a thread until the block ends; `catalogue` offers more models than the fake one."""
     sock = listen("127.0.0.1", 0)
     started = threading.Event()
     parts: dict[str, Any] = {}
@@ -78,6 +80,8 @@ def running(
         model = ServedModel("fake", engine, ByteWords(), CONTEXT, "fp", defaults, created=1)
         gateway = Gateway({"fake": model}, Admission(max_queue), max_body_bytes)
         gateway.callers = callers or Callers()
+        if catalogue is not None:
+            gateway.catalogue = catalogue
         if data_dir is not None:
             endpoints = batch_endpoints(gateway)
             gateway.batches = Batches(data_dir, endpoints, gateway.admission, gateway.callers)

@@ -52,6 +52,9 @@ class ModelObject(Struct):
     object: Literal["model"]
     created: int
     owned_by: str
+    type: Literal["model"]
+    display_name: str
+    created_at: str
     max_model_len: int | UnsetType = UNSET
     """The most tokens of prompt and answer together."""
     sampling_defaults: dict[str, Any] | UnsetType = UNSET
@@ -62,6 +65,10 @@ class ModelList(Struct):
 
     data: list[ModelObject]
     object: Literal["list"]
+    has_more: bool | UnsetType = UNSET
+    """This and the following only where the request has Anthropic's header, `anthropic-version`."""
+    first_id: str | UnsetType | None = UNSET
+    last_id: str | UnsetType | None = UNSET
 
 
 class Health(Struct):
@@ -98,6 +105,8 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
     "after": {"type": "string", "description": "The id behind which the page begins."},
     "order": {"type": "string", "enum": ["asc", "desc"]},
     "purpose": {"type": "string"},
+    "after_id": {"type": "string", "description": "As Anthropic's clients say `after`."},
+    "before_id": {"type": "string", "description": "The id before which the page ends."},
 }
 
 WORDS: Mapping[tuple[str, str], Words] = {
@@ -106,7 +115,9 @@ WORDS: Mapping[tuple[str, str], Words] = {
     ("POST", "/v1/embeddings"): Words("Vectors of texts", EmbeddingsRequest, EmbeddingsAnswer),
     ("POST", "/tokenize"): Words("Tokens of a text or conversation", TokenizeRequest, TokenizeAnswer),
     ("POST", "/detokenize"): Words("The text of tokens", DetokenizeRequest, DetokenizeAnswer),
-    ("GET", "/v1/models"): Words("List the models", answer=ModelList),
+    ("GET", "/v1/models"): Words(
+        "List the models", answer=ModelList, query=("limit", "after_id", "before_id")
+    ),
     ("GET", "/v1/models/{name}"): Words("Describe a model", answer=ModelObject),
     ("POST", "/v1/files"): Words(
         "Upload a file of requests", UploadForm, FileObject, body_type="multipart/form-data"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,15 +18,14 @@ from headrace.gateway.error_words import error_body
 from headrace.gateway.errors import error_json, internal
 from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.metrics import CONTENT_TYPE
+from headrace.gateway.model_pages import ModelPages
 from headrace.gateway.ollama.endpoints import ollama_routes
 from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
 from headrace.gateway.openapi import openapi_routes
 from headrace.gateway.prefix_api import prefix_routes
 from headrace.gateway.responses.endpoints import responses_routes
-from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.gateway.token_api import token_routes
-from headrace.models.local import LocalFile
 
 
 def create_app(gateway: Gateway) -> Starlette:
@@ -44,8 +41,7 @@ def create_app(gateway: Gateway) -> Starlette:
         *embeddings_routes(gateway),
         *token_routes(gateway),
         *batch_routes(gateway),
-        Route("/v1/models", pages.models),
-        Route("/v1/models/{name:path}", pages.model),
+        *ModelPages(gateway).routes(),
         Route("/health", pages.health),
         Route("/metrics", pages.metrics),
     ]
@@ -65,18 +61,6 @@ class _Pages:
     def __init__(self, gateway: Gateway):
         self._gateway = gateway
 
-    async def models(self, request: Request) -> Response:
-        loaded = self._gateway.models
-        others = [file for file in self._gateway.catalogue.available() if file.name not in loaded]
-        listed = [*map(_describe, loaded.values()), *map(_describe_file, others)]
-        return _json({"object": "list", "data": listed})
-
-    async def model(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if (model := self._gateway.models.get(name)) is not None:
-            return _json(_describe(model))
-        return _json(_describe_file(self._gateway.catalogue.find(name)))
-
     async def health(self, request: Request) -> Response:
         """200 where every model can be asked, else 503 and what is wrong."""
         if self._gateway.admission.draining:
@@ -88,22 +72,6 @@ class _Pages:
     async def metrics(self, request: Request) -> Response:
         stats = {name: await model.engine.stats() for name, model in self._gateway.models.items()}
         return Response(self._gateway.metrics.render(stats), media_type=CONTENT_TYPE)
-
-
-def _describe(model: ServedModel) -> dict[str, Any]:
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": "headrace",
-        "max_model_len": model.context_length,
-        "sampling_defaults": model.sampling,
-    }
-
-
-def _describe_file(file: LocalFile) -> dict[str, Any]:
-    """A model that is loaded when it is asked for."""
-    return {"id": file.name, "object": "model", "created": int(file.modified), "owned_by": "headrace"}
 
 
 def _json(content: object, status: int = 200) -> Response:

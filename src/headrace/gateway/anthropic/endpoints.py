@@ -40,6 +40,7 @@ def anthropic_routes(gateway: Gateway) -> list[Route]:
 
     async def count(scope: Scope, body: CountRequest) -> TokenCount:
         asked = chat_request(body)
+        gateway.callers.identify(scope).check_model(asked.model)
         async with gateway.use(asked.model) as model:
             _, tokens = await render_messages(model, asked, offered_tools(asked))
             return TokenCount(len(tokens))

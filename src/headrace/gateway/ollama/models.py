@@ -16,6 +16,7 @@ from starlette.routing import Route
 from headrace import __version__
 from headrace.errors import HeadraceError
 from headrace.gateway.body import CLIENT_GONE, ClientGoneError, decode, read_body
+from headrace.gateway.callers import Caller
 from headrace.gateway.connection import while_connected
 from headrace.gateway.embeddings import embed
 from headrace.gateway.errors import as_request_error, error_headers
@@ -59,14 +60,17 @@ class ModelPages:
 
     async def tags(self, request: Request) -> Response:
         """The models that may be asked for."""
-        listed = [self._listed(file, await self._details(file)) for file in self._catalogue.available()]
+        may_ask = self._caller(request).may_ask
+        files = [file for file in self._catalogue.available() if may_ask(file.name)]
+        listed = [self._listed(file, await self._details(file)) for file in files]
         return _json({"models": listed})
 
     async def ps(self, request: Request) -> Response:
         """The models in memory, and until when they stay."""
         files = {file.name: file for file in self._catalogue.available()}
         running = []
-        for resident in self._catalogue.residents():
+        may_ask = self._caller(request).may_ask
+        for resident in filter(lambda one: may_ask(one.name), self._catalogue.residents()):
             file = files.get(resident.name)
             listed = {} if file is None else self._listed(file, await self._details(file))
             expires = resident.expires_at
@@ -87,7 +91,9 @@ class ModelPages:
 
     async def show(self, request: Request) -> Response:
         """What a model's file says of itself."""
-        file = self._catalogue.find(canonical(self._catalogue, (await self._asked(request)).named()))
+        name = canonical(self._catalogue, (await self._asked(request)).named())
+        self._caller(request).check_model(name)
+        file = self._catalogue.find(name)
         details = await self._catalogue.details(file)
         info = {key: value for key, value in details.metadata.items() if not key.startswith("tokenizer.chat")}
         return _json(
@@ -105,6 +111,7 @@ class ModelPages:
         """Fetches a model, telling how far it is."""
         asked = await self._asked(request)
         name = asked.named().removesuffix(LATEST).replace(":", "-")
+        self._caller(request).check_model(name)
         progress = self._catalogue.pull(name)
         if asked.stream is False:
             async with while_connected(request.receive), aclosing(progress):
@@ -142,6 +149,9 @@ class ModelPages:
         async with while_connected(request.receive):
             _, prompts, vectors = await embed(self._gateway, request.scope, name, texts)
         return prompts, vectors
+
+    def _caller(self, request: Request) -> Caller:
+        return self._gateway.callers.identify(request.scope)
 
     async def _asked(self, request: Request) -> ModelRequest:
         body = await read_body(request.scope, request.receive, self._gateway.max_body_bytes)
