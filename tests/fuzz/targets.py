@@ -19,7 +19,6 @@ from headrace.gateway.admission import Admission
 from headrace.gateway.app import create_app
 from headrace.gateway.batches.lines import BadLineError, parse_request
 from headrace.gateway.batches.local_call import call
-from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.models.chat_template import ChatTemplate
@@ -69,8 +68,7 @@ def requests(data: bytes) -> None:
     if path == b"batch":
         _batch_line(body)
         return
-    loop, gateway, endpoints = _gateway()
-    gateway.catalogue = Catalogue.fixed(gateway.models)  # a case may have unloaded the model
+    loop, endpoints = _gateway()
     endpoint = endpoints.get(path.decode("latin-1"))
     if endpoint is not None:
         asked = call(endpoint, path.decode(), body, {})
@@ -98,7 +96,7 @@ def _file() -> Path:
 
 
 @cache
-def _gateway() -> tuple[asyncio.AbstractEventLoop, Gateway, dict[str, ASGIApp]]:
+def _gateway() -> tuple[asyncio.AbstractEventLoop, dict[str, ASGIApp]]:
     """A loop and the endpoints that take a body; behind them an engine that computes nothing."""
     words = ByteWords()
     words.knows_tools = True
@@ -106,4 +104,4 @@ def _gateway() -> tuple[asyncio.AbstractEventLoop, Gateway, dict[str, ASGIApp]]:
     gateway = Gateway({"fake": model}, Admission(256), 2**20)
     app = create_app(gateway)
     routes = [route for route in app.routes if isinstance(route, Route) and "POST" in (route.methods or ())]
-    return asyncio.new_event_loop(), gateway, {route.path: route.app for route in routes}
+    return asyncio.new_event_loop(), {route.path: route.app for route in routes}

@@ -230,6 +230,18 @@ def test_without_on_demand_only_the_named_models_are_offered(with_catalogue: Cal
     with_catalogue(test, on_demand=False)
 
 
+def test_a_model_that_was_named_at_the_start_stays_whatever_a_request_says(
+    with_catalogue: Callable[..., None],
+) -> None:
+    async def test(catalogue: Catalogue) -> None:
+        async with catalogue.use("first", keep_alive=0):
+            pass
+        await asyncio.sleep(0.05)
+        assert loaded(catalogue) == ["first"]
+
+    with_catalogue(test, on_demand=False)
+
+
 def test_a_waiter_that_goes_away_does_not_end_the_load(with_catalogue: Callable[..., None]) -> None:
     async def test(catalogue: Catalogue) -> None:
         async def ask() -> list[int]:

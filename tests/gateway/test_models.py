@@ -117,3 +117,13 @@ def test_tokens_are_counted_for_those_who_may_ask_the_model(guarded: RunningGate
     hello: list[anthropic.types.MessageParam] = [{"role": "user", "content": "Hi"}]
     with with_anthropic(guarded, FEW) as client, pytest.raises(anthropic.NotFoundError, match="may not use"):
         client.messages.count_tokens(model="third", messages=hello)
+
+
+def test_a_server_of_fixed_models_never_lets_one_go_for_a_request() -> None:
+    with running() as server:
+        client = ollama.Client(server.url)
+        assert client.chat("fake", messages=[], keep_alive=0).done_reason == "load"
+        for _ in range(3):
+            assert client.generate("fake", prompt="Hi", options={"num_predict": 2}, keep_alive=0).response
+        assert server.chat().status_code == 200
+        assert [model.model for model in client.ps().models] == ["fake:latest"]

@@ -126,14 +126,14 @@ class Catalogue:
         """The model, loaded and kept in memory for as long as the block runs.
 
         `keep_alive`: seconds that it stays after its last use, 0 not at all, negative for good; None leaves
-        that as it is.
+        that as it is. Only where models are loaded on demand is it the client's to say.
 
         Raises:
             RequestError: 404, there is no such model; 400, it cannot be run.
             UnavailableError: 503, it cannot be loaded now: no memory, or its worker does not start.
         """
         resident = self._resident(name)
-        resident.enter(keep_alive)
+        resident.enter(keep_alive if self.on_demand else None)
         try:
             if resident.loading is not None:
                 await _loaded(resident.loading)

@@ -54,12 +54,15 @@ class OllamaDialect(Dialect[Asked]):
         return seconds(body.keep_alive)
 
     async def without_text(self, body: Asked) -> bytes | None:
-        """Loads the model that a request without a prompt names, or unloads it where its keep_alive is 0."""
+        """Loads the model that a request without a prompt names, or unloads it where its keep_alive is 0.
+
+        A server that was started with its models keeps them: there it is loaded, whatever the keep_alive.
+        """
         if body.asks_for_text:
             return None
         catalogue = self._gateway.catalogue
         model, keep_alive = canonical(catalogue, body.model), seconds(body.keep_alive)
-        if keep_alive == 0:
+        if keep_alive == 0 and catalogue.on_demand:
             if model not in catalogue.loaded_models:
                 catalogue.find(model)
             await catalogue.unload(model)
