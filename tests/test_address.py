@@ -27,3 +27,14 @@ def test_a_url_is_read_with_and_without_scheme_port_and_v1(url: str, address: Ad
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^--url: expected an address"):
         parse_url(url)
+
+
+@pytest.mark.parametrize("key", ["", "two\r\nlines", "trailing\n", " padded ", "schlüssel", "a\x00b"])
+def test_a_key_that_cannot_stand_in_a_header_is_refused_unseen(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--api-key: expected") as error:
+        parse_url("localhost", key)
+    assert not key.strip() or key.strip() not in str(error.value)
+
+
+def test_a_key_is_not_shown_with_its_address() -> None:
+    assert "secret" not in repr(parse_url("localhost", "a-secret-key"))

@@ -14,6 +14,8 @@ import pytest
 
 from gateway.running import running
 from headrace import __version__
+from headrace.gateway.callers import Callers
+from headrace.gateway.keys import environment_key
 from headrace.models.registry import DEFAULT_MODEL, known_models
 
 
@@ -149,6 +151,19 @@ def test_chat_keeps_the_conversation_until_it_is_reset() -> None:
         "system:Be brief.;user:Who?;assistant:Water;user:Why?;",
     ]
     assert seeds == {7}
+
+
+def test_chat_shows_its_key_to_the_server_and_to_nobody_else() -> None:
+    key = "a-key-that-someone-made-up"
+    with running(callers=Callers(key=environment_key(key))) as server:
+        asked = ("chat", "--url", server.url, "--max-tokens", "5")
+        flag = headrace(*asked, "--api-key", key, stdin="Hi\n")
+        variable = headrace(*asked, stdin="Hi\n", HEADRACE_API_KEY=key)
+        without = told(headrace(*asked, stdin="Hi\n"))
+        broken = told(headrace(*asked, "--api-key", f"{key}\n", stdin="Hi\n"))
+    assert flag.stdout == variable.stdout == "Water\n"
+    assert "An API key is needed" in without and "--api-key" in broken
+    assert key not in flag.stderr + variable.stderr + broken
 
 
 def test_an_unknown_command_in_chat_is_told_the_commands_and_a_path_is_text() -> None:

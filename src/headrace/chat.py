@@ -52,9 +52,9 @@ class LocalModel:
 class RemoteModel:
     """A model behind an OpenAI-compatible server."""
 
-    def __init__(self, url: str, model: str | None, options: Mapping[str, Any]):
-        """`model` None takes the first one that the server lists. Raises ConfigError for what is no URL."""
-        self._address = parse_url(url)
+    def __init__(self, url: str, model: str | None, options: Mapping[str, Any], api_key: str | None = None):
+        """`model` None takes the first one that the server lists. Raises as `parse_url`."""
+        self._address = parse_url(url, api_key)
         self._url = url
         self._options = options
         self.name = model or self._first_model()
@@ -86,7 +86,7 @@ class RemoteModel:
         try:
             connection.connect()
             connection.sock.settimeout(None)  # an answer may take its time
-            headers = {"content-type": "application/json"}
+            headers = {"content-type": "application/json"} | self._address.headers
             content = None if body is None else json.dumps(body)
             connection.request(method, self._address.base + path, content, headers)
             response = connection.getresponse()

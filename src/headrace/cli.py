@@ -125,6 +125,7 @@ def serve(
 @cli.command()
 @options("model")
 @click.option("--url", envvar="HEADRACE_URL", help="Talk to a running server instead of loading a model.")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", help="Sent to the server as a bearer token.")
 @click.option("--system", help="What the model is told before the conversation.")
 @options("max_tokens", "temperature", "top_p", "seed", *_ENGINE, *_SPECULATION)
 @click.pass_context
@@ -133,6 +134,7 @@ def chat(
     /,
     model: str,
     url: str | None,
+    api_key: str | None,
     system: str | None,
     max_tokens: int,
     temperature: float | None,
@@ -146,7 +148,7 @@ def chat(
     answering = _answering(max_tokens, temperature, top_p, seed)
     if url is not None:
         given = ctx.get_parameter_source("model") is not click.core.ParameterSource.DEFAULT
-        converse(RemoteModel(url, model if given else None, answering), system)
+        converse(RemoteModel(url, model if given else None, answering, api_key), system)
         return
     from headrace.llm import LLM
 

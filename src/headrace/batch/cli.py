@@ -43,7 +43,11 @@ _INTERRUPTED = 130
 @click.argument("results", type=click.Path(dir_okay=False, path_type=Path))
 @options("model")
 @click.option("--url", envvar="HEADRACE_URL", help="Ask a running server instead of loading a model.")
-@click.option("--api-key", envvar="OPENAI_API_KEY", help="Sent to the server as a bearer token.")
+@click.option(
+    "--api-key",
+    envvar=["HEADRACE_API_KEY", "OPENAI_API_KEY"],
+    help="Sent to the server as a bearer token.",
+)
 @click.option(
     "--concurrency",
     type=WholeNumber(min=1, max=1024),

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from bench.serve.scripted import WHOLE, scripted
+from gateway.running import running
+from headrace.gateway.callers import Callers
+from headrace.gateway.keys import environment_key
 from system.test_serve import Server, serving
 
 pytest.importorskip("headrace._native", reason="the native module is not built; `make setup` builds it")
@@ -55,6 +58,19 @@ def test_a_closed_loop_asks_for_exact_lengths_and_reports_every_measure(server: 
         assert set(report[name]) == {"mean", "p50", "p90", "p95", "p99"}
     assert 0 < report["ttft_ms"]["p50"] <= report["latency_ms"]["p99"]
     assert 0 < report["client"]["cpu_s"] < report["duration_s"]
+
+
+def test_a_key_is_shown_to_the_server_and_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "a-key-that-someone-made-up"
+    few = ["--requests", 2, "--input-len", 8, *SMALL]
+    with running(callers=Callers(key=environment_key(key))) as server:
+        without = bench("--url", server.url, *few)
+        assert without.returncode == 1 and "--api-key" in without.stderr
+        assert measured("--url", server.url, *few, "--api-key", key)["completed"] == 2
+        monkeypatch.setenv("HEADRACE_API_KEY", key)
+        monkeypatch.setenv("OPENAI_API_KEY", "another")
+        asked = bench("--url", server.url, *few)
+    assert asked.returncode == 0 and key not in asked.stdout + asked.stderr
 
 
 def test_a_shared_prefix_is_found_in_the_cache(server: Server) -> None:

@@ -54,7 +54,11 @@ def _shape_options(command: Any) -> Any:
 @click.command("serve", short_help="Put load on a server and measure what its clients see.")
 @click.option("--url", envvar="HEADRACE_URL", help="A running OpenAI-compatible server.")
 @options("model")
-@click.option("--api-key", envvar="OPENAI_API_KEY", help="Sent to the server as a bearer token.")
+@click.option(
+    "--api-key",
+    envvar=["HEADRACE_API_KEY", "OPENAI_API_KEY"],
+    help="Sent to the server as a bearer token.",
+)
 @click.option("--concurrency", type=_COUNT, help="Closed loop of so many clients.  [default: 16]")
 @click.option("--rate", type=_AMOUNT, help="Open loop: Poisson arrivals, so many a second.")
 @click.option(

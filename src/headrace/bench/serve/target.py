@@ -48,7 +48,7 @@ class _Models(msgspec.Struct):
 
 
 def find(address: Address, model: str | None) -> Target:
-    """The named model, or the server's first. Raises ConfigError where nothing answers or serves it."""
+    """The named model, or the server's first. Raises ConfigError where none answers, has it or lets us in."""
     try:
         status, body = get(address, "/v1/models")
         served = msgspec.json.decode(body, type=_Models).data if status == 200 else []
@@ -56,6 +56,8 @@ def find(address: Address, model: str | None) -> Target:
         raise ConfigError(
             f"--url: no OpenAI-compatible server at {address.host}:{address.port} ({error})"
         ) from None
+    if status == 401:
+        raise ConfigError("--api-key: the server needs a key that it knows")
     for found in served:
         if model in (None, found.id):
             return Target(address, found.id, found.max_model_len)
