@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from gateway.running import RunningGateway, running
+from headrace.gateway.callers import Callers
+from headrace.gateway.keys import environment_key
 from headrace.gateway.request_log import LogFormat, log_requests
 
 LINE = re.compile(
@@ -95,3 +97,29 @@ def test_what_was_asked_is_logged_where_that_is_wanted(server: RunningGateway, l
     lines = logged(server, log_format, prompts=True)
     server.chat(messages=[{"role": "user", "content": "the secret"}])
     assert "the secret" in wait_for(lines)
+
+
+@pytest.mark.parametrize("shown", [None, "a-key-that-is-not-known"])
+def test_a_caller_without_a_valid_key_is_logged_and_its_key_is_not(shown: str | None) -> None:
+    headers = {"x-request-id": "mine"} | ({"authorization": f"Bearer {shown}"} if shown else {})
+    with running(callers=Callers(key=environment_key("a-key-that-someone-made-up"))) as server:
+        lines = logged(server, prompts=True)
+        asked = httpx.post(f"{server.url}/v1/chat/completions?key={shown}", json={"a": 1}, headers=headers)
+        line = only([wait_for(lines).removesuffix(" asked=null")])
+    assert asked.status_code == 401
+    assert (line["path"], line["status"], line["model"], line["key"]) == (
+        "/v1/chat/completions",
+        "401",
+        "-",
+        "-",
+    )
+    assert line["request"] == "mine"
+    assert "a-key" not in lines[0]
+
+
+def test_a_path_that_nobody_known_asks_for_stays_within_its_line() -> None:
+    with running(callers=Callers(key=environment_key("a-key-that-someone-made-up"))) as server:
+        lines = logged(server)
+        httpx.get(f"{server.url}/x%0A2026-01-01T00:00:00.000Z%20forged{'y' * 1000}")
+        line = only(lines)
+    assert line["path"].startswith("/x%0A2026-01-01") and len(line["path"]) == 200

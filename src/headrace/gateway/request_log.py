@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from starlette.types import Scope
 
 from headrace.gateway.callers import Caller
 from headrace.gateway.run import Run
+
+_LONGEST_PATH = 200
 
 
 @dataclass(slots=True)
@@ -37,6 +40,11 @@ class RequestRecord:
     def of(cls, scope: Scope) -> RequestRecord:
         """The record of a request that has just arrived."""
         return cls(scope["path"], scope=scope)
+
+    @classmethod
+    def of_unknown(cls, scope: Scope) -> RequestRecord:
+        """That of a request from nobody that is known. Its path may be anything, so it is told with care."""
+        return cls(quote(scope["path"])[:_LONGEST_PATH], scope=scope)
 
     @property
     def request_id(self) -> str:
@@ -76,7 +84,7 @@ class RequestRecord:
 
 
 Observer = Callable[[RequestRecord, int], None]
-"""Is given each request that generates, and the status of its answer, when it ends."""
+"""Is given each request that generates or has no valid key, and the status of its answer, when it ends."""
 
 LogFormat = Literal["text", "json"]
 

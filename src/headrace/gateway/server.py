@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, RequestError
 from headrace.gateway.app import create_app
 from headrace.gateway.connections import BoundedServer, ConnectionLimits, bounded
 from headrace.gateway.error_words import refuse
 from headrace.gateway.front import Front
+from headrace.gateway.request_log import RequestRecord
 from headrace.gateway.state import Gateway
 
 log = logging.getLogger("headrace.gateway")
@@ -102,7 +103,20 @@ class _Server(BoundedServer):
 
 def application(gateway: Gateway, origins: Sequence[str] = ()) -> ASGIApp:
     """All that answers a request: what every request passes first, and the endpoints."""
-    return Front(create_app(gateway), gateway.callers, origins=origins, clock=time.monotonic, refuse=refuse)
+
+    async def refuse_and_tell(scope: Scope, receive: Receive, send: Send, error: RequestError) -> None:
+        record = RequestRecord.of_unknown(scope)
+        await refuse(scope, receive, send, error)
+        for observe in gateway.observers:
+            observe(record, error.status)
+
+    return Front(
+        create_app(gateway),
+        gateway.callers,
+        origins=origins,
+        clock=time.monotonic,
+        refuse=refuse_and_tell,
+    )
 
 
 def configure(gateway: Gateway, options: ServerOptions) -> uvicorn.Config:

@@ -62,7 +62,9 @@ class Telemetry:
         self._tracer = self._provider.get_tracer("headrace")
 
     def observe(self, record: RequestRecord, status: int) -> None:
-        """Makes the span of a request that has ended."""
+        """Makes the span of a request that has ended; none for one that nobody known has sent."""
+        if status == 401:
+            return
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
