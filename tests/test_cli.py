@@ -178,7 +178,7 @@ def test_chat_goes_on_after_an_error() -> None:
     with running() as server:
         said = headrace("chat", "--url", f"{server.url}/v1", "--max-tokens", "5", stdin=f"{'a' * 600}\nHi\n")
     assert said.returncode == 0
-    assert "The context of 'fake' is 512 tokens" in said.stderr
+    assert "This model's maximum context length is 512 tokens" in said.stderr
     assert said.stdout == "Water\n"
 
 

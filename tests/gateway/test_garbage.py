@@ -237,18 +237,36 @@ def test_an_unknown_model_is_named(server: RunningGateway) -> None:
 def test_a_prompt_longer_than_the_context_is_refused_with_the_figures(server: RunningGateway) -> None:
     error = refusal(server.complete(prompt="a" * CONTEXT))
     assert error["code"] == "context_length_exceeded"
-    assert f"{CONTEXT} tokens" in error["message"]
+    assert error["message"].startswith(f"This model's maximum context length is {CONTEXT} tokens")
+    assert f"has {CONTEXT}, and up to 8 of answer were asked for" in error["message"]
     assert str(CONTEXT - 1) in error["message"]
     assert server.complete(prompt="a" * (CONTEXT - 1)).json()["usage"]["completion_tokens"] == 1
     long = [{"role": "user", "content": "a" * 20_000}]
     assert refusal(server.chat(messages=long))["code"] == "context_length_exceeded"
 
 
+def test_every_dialect_says_it_in_the_words_that_clients_look_for(server: RunningGateway) -> None:
+    message = [{"role": "user", "content": "a" * 20_000}]
+    bodies: dict[str, dict[str, Any]] = {
+        "v1/chat/completions": {"messages": message},
+        "v1/completions": {"prompt": [1] * CONTEXT},
+        "v1/embeddings": {"input": "a" * CONTEXT},
+        "v1/responses": {"input": message},
+        "v1/messages": {"messages": message, "max_tokens": 5},
+        "api/chat": {"messages": message},
+        "api/generate": {"prompt": "a" * CONTEXT},
+    }
+    for path, body in bodies.items():
+        error = httpx.post(f"{server.url}/{path}", json={"model": "fake"} | body).json()["error"]
+        told = error if isinstance(error, str) else error["message"]
+        assert told.startswith(f"This model's maximum context length is {CONTEXT} tokens"), path
+
+
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(server: RunningGateway) -> None:
     tokenized = server.gateway.model("fake").prompter.tokenized  # type: ignore[attr-defined]
     told = refusal(server.complete(prompt="a" * 2 * CONTEXT))
     assert told["code"] == "context_length_exceeded"
-    assert f"has at least {CONTEXT}." in told["message"]
+    assert f"has at least {CONTEXT}, and" in told["message"]
     told = refusal(server.chat(messages=[{"role": "user", "content": "a" * 2 * CONTEXT}]))
     assert (told["code"], told["param"]) == ("context_length_exceeded", "messages")
     assert server.gateway.model("fake").prompter.tokenized == tokenized  # type: ignore[attr-defined]

@@ -11,7 +11,14 @@ from headrace.errors import RequestError
 from headrace.gateway.constraint import constraint_of
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest, GenerationRequest
 from headrace.gateway.parameters import logit_bias, sampling, stop_token_ids
-from headrace.gateway.prompts import encode_prompt, offered_tools, render_messages, split_prompts, text_of
+from headrace.gateway.prompts import (
+    answer_tokens,
+    encode_prompt,
+    offered_tools,
+    render_messages,
+    split_prompts,
+    text_of,
+)
 from headrace.gateway.served import ServedModel
 from headrace.models.answer import AnswerParser, PlainParser
 from headrace.worker.constraints import check
@@ -60,7 +67,10 @@ async def _completion(answer_id: str, model: ServedModel, request: CompletionReq
         raise RequestError("Invalid 'max_tokens': 0 asks for nothing, unless 'echo' is true.", "max_tokens")
     given = split_prompts(request)
     fields = [f"prompt[{i}]" if len(given) > 1 else "prompt" for i in range(len(given))]
-    prompts = [await encode_prompt(model, one, field) for one, field in zip(given, fields, strict=True)]
+    answer = answer_tokens(request)
+    prompts = [
+        await encode_prompt(model, one, field, answer) for one, field in zip(given, fields, strict=True)
+    ]
     top_logprobs = -1 if request.logprobs is None else request.logprobs
     made = await _submits(
         answer_id, model, request, prompts, top_logprobs, prompt_logprobs=top_logprobs if request.echo else -1
@@ -82,9 +92,7 @@ async def _submits(
 ) -> list[Submit]:
     """One message to the worker for each choice of each prompt. Without a seed they get a random one."""
     seed = random.getrandbits(64) if request.seed is None else request.seed % 2**64
-    wanted = request.max_completion_tokens
-    if wanted is None:
-        wanted = request.max_tokens if request.max_tokens is None else max(1, request.max_tokens)
+    wanted = answer_tokens(request)
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     bias, stop_ids = logit_bias(model, request), stop_token_ids(model, request)
     constraint = await _constraint(model, request, tools, tail)

@@ -46,11 +46,20 @@ def split_prompts(request: CompletionRequest) -> list[Prompt]:
     return [part for part in request.prompt if not isinstance(part, int)]
 
 
-async def encode_prompt(model: ServedModel, prompt: Prompt, field: str) -> list[int]:
-    """A completion prompt's tokens, checked against the model's vocabulary and context."""
+def answer_tokens(request: ChatRequest | CompletionRequest) -> int | None:
+    """The most tokens of answer that the request asks for, None where it leaves that open."""
+    if request.max_completion_tokens is not None:
+        return request.max_completion_tokens
+    return request.max_tokens if request.max_tokens is None else max(1, request.max_tokens)
+
+
+async def encode_prompt(
+    model: ServedModel, prompt: Prompt, field: str, answer: int | None = None
+) -> list[int]:
+    """A prompt's tokens, checked against vocabulary and context; up to `answer` tokens are to follow."""
     if isinstance(prompt, str):
-        return await off_the_loop(len(prompt), lambda: _tokenize(model, prompt, field))
-    _check_fits(model, len(prompt), field)
+        return await off_the_loop(len(prompt), lambda: _tokenize(model, prompt, field, answer))
+    _check_fits(model, len(prompt), field, answer)
     vocab_size = model.prompter.vocab_size
     for i, token in enumerate(prompt):
         if not 0 <= token < vocab_size:
@@ -108,7 +117,7 @@ async def render_messages(
             add_generation_prompt=not continued and request.add_generation_prompt is not False,
             continue_final=continued,
         )
-        return text, _tokenize(model, text, "messages")
+        return text, _tokenize(model, text, "messages", answer_tokens(request))
 
     try:
         return await off_the_loop(size, work)
@@ -133,28 +142,30 @@ def _template_variables(request: ChatRequest) -> dict[str, Any]:
     return extra | (request.chat_template_kwargs or {})
 
 
-def _tokenize(model: ServedModel, prompt: str | MarkedText, field: str) -> list[int]:
+def _tokenize(model: ServedModel, prompt: str | MarkedText, field: str, answer: int | None) -> list[int]:
     """The prompt's tokens, checked; one that is far too long is refused before that work is done."""
     fewest = model.prompter.fewest_tokens(prompt)
     if fewest >= model.context_length:
-        raise _too_long(model, f"at least {fewest}", field)
+        raise _too_long(model, f"at least {fewest}", field, answer)
     tokens = model.prompter.encode(prompt)
-    _check_fits(model, len(tokens), field)
+    _check_fits(model, len(tokens), field, answer)
     return tokens
 
 
-def _check_fits(model: ServedModel, tokens: int, field: str) -> None:
+def _check_fits(model: ServedModel, tokens: int, field: str, answer: int | None) -> None:
     """Raises RequestError where the prompt is empty or leaves no room for one token of answer."""
     if not tokens:
         raise RequestError(f"Invalid '{field}': expected at least one token, got none.", field)
     if tokens >= model.context_length:
-        raise _too_long(model, str(tokens), field)
+        raise _too_long(model, str(tokens), field, answer)
 
 
-def _too_long(model: ServedModel, tokens: str, field: str) -> RequestError:
+def _too_long(model: ServedModel, tokens: str, field: str, answer: int | None) -> RequestError:
+    """By its first words clients such as litellm tell this error from others."""
+    asked = "" if answer is None else f", and up to {answer} of answer were asked for"
     return RequestError(
-        f"The context of '{model.name}' is {model.context_length} tokens, prompt and answer together; "
-        f"this prompt has {tokens}. Shorten it to at most {model.context_length - 1}.",
+        f"This model's maximum context length is {model.context_length} tokens, prompt and answer together; "
+        f"the prompt has {tokens}{asked}. Shorten it to at most {model.context_length - 1}.",
         field,
         code="context_length_exceeded",
     )
