@@ -72,7 +72,7 @@ def test_ollamas_pages_tell_a_key_of_no_other_models(guarded: RunningGateway) ->
     assert tags(with_ollama(guarded, ALL)) == ["first:latest", "second:latest", "third:latest"]
     assert tags(few) == ["second:latest"]
     assert few.show("second").details is not None
-    for ask in (few.show, few.pull):
+    for ask in (few.show, few.pull, few.delete):
         with pytest.raises(ollama.ResponseError, match="may not use it") as error:
             ask("third")
         assert error.value.status_code == 404
@@ -127,3 +127,24 @@ def test_a_server_of_fixed_models_never_lets_one_go_for_a_request() -> None:
             assert client.generate("fake", prompt="Hi", options={"num_predict": 2}, keep_alive=0).response
         assert server.chat().status_code == 200
         assert [model.model for model in client.ps().models] == ["fake:latest"]
+        for ask in (client.pull, client.delete):
+            with pytest.raises(ollama.ResponseError, match="--load-on-demand") as error:
+                ask("fake")
+            assert error.value.status_code == 403
+
+
+def test_what_was_put_there_by_hand_is_not_a_clients_to_delete(guarded: RunningGateway) -> None:
+    client = with_ollama(guarded, ALL)
+    with pytest.raises(ollama.ResponseError, match="by hand") as error:
+        client.delete("third")
+    assert error.value.status_code == 403
+    assert "third:latest" in [model.model for model in client.list().models]
+
+
+@pytest.mark.parametrize("size", [64, 1_000_000])
+def test_any_size_of_context_is_taken_and_the_model_has_its_own(server: RunningGateway, size: int) -> None:
+    client = ollama.Client(server.url)
+    answer = client.generate("fake", prompt="y" * 200, options={"num_ctx": size, "num_predict": 3})
+    assert answer.response == "Wat"
+    with pytest.raises(ollama.ResponseError, match="512"):
+        client.generate("fake", prompt="y" * 600, options={"num_ctx": size})

@@ -127,6 +127,47 @@ def test_a_model_that_is_here_is_pulled_at_once(client: ollama.Client) -> None:
     assert told[0] == "pulling manifest" and told[-1] == "success"
 
 
+def test_a_pulled_model_is_deleted_when_nobody_uses_it(
+    tmp_path: Path,
+    model_path: Callable[[str], Path],
+    synthetic_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = model_path("smollm2-135m")
+    link = tmp_path / "models" / real.name
+    link.parent.mkdir()
+    link.symlink_to(real)
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    with serving(synthetic_model, "--load-on-demand") as server:
+        client = ollama.Client(server.url)
+
+        def refused(status: int, name: str) -> None:
+            with pytest.raises(ollama.ResponseError) as error:
+                client.delete(name)
+            assert error.value.status_code == status
+
+        pieces = client.chat(SMALL, messages=HELLO, options={"num_predict": 2000}, stream=True)
+        next(pieces)
+        refused(409, SMALL)
+        refused(403, "synthetic")
+        refused(404, "nope")
+        pieces.close()  # type: ignore[attr-defined]
+
+        def deleted() -> bool:
+            try:
+                return client.delete(SMALL).status == "success"
+            except ollama.ResponseError as error:
+                assert error.status_code == 409
+                return False
+
+        eventually(deleted, seconds=10)
+        assert not link.is_symlink() and real.exists()
+        assert set(loaded(client)) == {"synthetic:latest"}
+        refused(404, SMALL)
+        with pytest.raises(ollama.ResponseError, match="does not exist"):
+            client.chat(SMALL, messages=HELLO)
+
+
 def test_errors_come_in_the_clients_own_type(client: ollama.Client) -> None:
     def refused(status: int, words: str, ask: Callable[[], object]) -> None:
         with pytest.raises(ollama.ResponseError, match=words) as error:

@@ -75,7 +75,7 @@ class Health(Struct):
     """GET /health"""
 
     status: str
-    models: dict[str, Any] | UnsetType = UNSET
+    workers: list[dict[str, Any]] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,7 @@ WORDS: Mapping[tuple[str, str], Words] = {
     ("GET", "/api/ps"): Words("List the models that are loaded"),
     ("POST", "/api/show"): Words("Describe a model", _OBJECT),
     ("POST", "/api/pull"): Words("Fetch a model", _OBJECT, streams=LINES),
+    ("DELETE", "/api/delete"): Words("Delete a model that was pulled", _OBJECT),
     ("POST", "/api/embed"): Words("Vectors of texts", _OBJECT),
     ("POST", "/api/embeddings"): Words("The vector of a text", _OBJECT),
     ("POST", "/api/chat"): Words("Answer a conversation, in Ollama's words", streams=LINES),

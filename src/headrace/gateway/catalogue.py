@@ -13,11 +13,12 @@ from headrace.errors import RequestError
 from headrace.gateway.admission import DRAINING
 from headrace.gateway.errors import UnavailableError
 from headrace.gateway.loading import RETRY_SECONDS, ModelLoader
+from headrace.gateway.model_refusals import fixed_models, in_use, not_deletable
 from headrace.gateway.pulls import PullProgress, Pulls
 from headrace.gateway.residents import NEVER, LoadedModels, Resident
 from headrace.gateway.served import ServedModel
 from headrace.models.details import ModelDetails, model_details
-from headrace.models.local import LocalFile, local_files
+from headrace.models.local import LocalFile, local_files, remove_local
 from headrace.worker.footprint import Footprint
 
 log = logging.getLogger("headrace.gateway")
@@ -109,15 +110,30 @@ class Catalogue:
     async def pull(self, name: str) -> AsyncGenerator[PullProgress, None]:
         """Fetches a model unless it is there. Raises as `Pulls.pull`; 403 where clients may not add any."""
         if not self.on_demand:
-            raise RequestError(
-                "This server offers only the models it was started with; --load-on-demand lets clients pull.",
-                "model",
-                status=403,
-                code="pull_not_allowed",
-            )
+            raise fixed_models("pull")
         async with contextlib.aclosing(self._pulls.pull(name)) as pull:
             async for progress in pull:
                 yield progress
+
+    def delete(self, name: str) -> None:
+        """Deletes the file of a model that a pull can bring back; one that is idle is unloaded.
+
+        Raises RequestError: 403 where clients may not, or not this one; 404; 409 while it is in use.
+        """
+        if not self.on_demand:
+            raise fixed_models("delete")
+        file = self.find(name)
+        draft = self._loader.draft_model if self._loader is not None else None
+        if name in self._named or draft in (file.source, str(file.path)):
+            raise not_deletable(name, "the server was started with it")
+        if file.sha256 is None:
+            raise not_deletable(name, "it was not pulled but put here by hand")
+        if (resident := self._residents.get(name)) is not None:
+            if not resident.idle:
+                raise in_use(name)
+            self._unload(resident)
+        remove_local(name)  # what still ends keeps the file that it has open
+        log.warning("%s is deleted, as a client asked", name)
 
     # using
 

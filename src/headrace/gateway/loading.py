@@ -52,6 +52,11 @@ class ModelLoader:
         self._settings = settings
         self._budgeted = budgeted
 
+    @property
+    def draft_model(self) -> str | None:
+        """The name or path of the model that drafts for the first one."""
+        return self._settings.draft_model
+
     async def plan(self, file: LocalFile, free_bytes: int) -> LoadPlan:
         """Opens the file and counts; `free_bytes` are what weights and cache may take together.
 

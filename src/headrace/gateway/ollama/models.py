@@ -1,4 +1,4 @@
-"""The models that are here, in memory, or to be fetched: /api/tags, /api/show, /api/ps, /api/pull."""
+"""The models that are here, in memory, to be fetched or to go: /api/tags, show, ps, pull, delete."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class ModelPages:
             Route("/api/ps", _told(self.ps)),
             Route("/api/show", _told(self.show), methods=["POST"]),
             Route("/api/pull", _told(self.pull), methods=["POST"]),
+            Route("/api/delete", _told(self.delete), methods=["DELETE"]),
             Route("/api/embed", _told(self.embed), methods=["POST"]),
             Route("/api/embeddings", _told(self.embedding), methods=["POST"]),
         ]
@@ -120,6 +121,13 @@ class ModelPages:
             return _json({"status": "success"})
         first = await anext(progress)  # what is refused at once gets a status of its own
         return StreamingResponse(_lines(first, progress), media_type="application/x-ndjson")
+
+    async def delete(self, request: Request) -> Response:
+        """Deletes a model's file."""
+        name = canonical(self._catalogue, (await self._asked(request)).named())
+        self._caller(request).check_model(name)
+        self._catalogue.delete(name)
+        return _json({"status": "success"})
 
     async def embed(self, request: Request) -> Response:
         """A vector for each text of `input`."""

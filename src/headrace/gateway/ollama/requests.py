@@ -19,9 +19,13 @@ _Unit = Annotated[float, Meta(ge=0, le=1)]
 class Options(Struct):
     """How to choose tokens. What says how to load a model (`num_gpu`, `num_thread`, …) is ignored.
 
-    So is `num_ctx`: a model always has its whole context. Penalties look back at the whole text.
+    Penalties look back at the whole text.
     """
 
+    num_ctx: int | None = None
+    """Ignored: a model always has its whole context. Ollama, too, takes a size that is beyond the model's and
+    gives what there is, and its clients send sizes without knowing the model. What counts is the prompt: one
+    that is too long is refused."""
     num_predict: int | None = None
     """The most tokens; below 1, as many as the context holds."""
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
