@@ -251,19 +251,13 @@ void bind_running(nb::class_<Model>& model) {
       .def("logits", [](Model& m) { return yielded(m, Yield::logits); })
       .def("hidden", [](Model& m) { return yielded(m, Yield::hidden); })
       .def("logprobs", &logprobs_of)
-      .def("export_block",
-           [](Model& m, int block) {
-             const Cache& c = m.cache();
-             if (block < 0 || block >= c.blocks) throw std::out_of_range("block");
-             return nb::bytes(reinterpret_cast<const char*>(c.memory.data() + block * c.block_bytes()),
-                              c.block_bytes());
-           })
-      .def("import_block", [](Model& m, int block, const nb::bytes& data) {
-        const Cache& c = m.cache();
-        if (block < 0 || block >= c.blocks) throw std::out_of_range("block");
-        if (data.size() != c.block_bytes()) throw std::invalid_argument("data: not the size of a block");
-        std::memcpy(c.memory.data() + block * c.block_bytes(), data.c_str(), data.size());
-      });
+      .def(
+          "cache_memory",
+          [](Model& m) {
+            const Cache& c = m.cache();
+            return NumpyArray<uint8_t>(c.memory.data(), {size_t(c.blocks), c.block_bytes()}, nb::find(m));
+          },
+          "The blocks themselves, writable: [blocks, bytes of a block]. Keeps the model alive.");
 }
 
 }  // namespace

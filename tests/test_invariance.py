@@ -196,12 +196,12 @@ def test_after_output_that_was_computed_elsewhere(model):
         assert drain(engine, model.prompt()).tokens == plain.tokens[known:]
 
 
-def test_a_block_that_went_through_export_and_import(model):
+def test_blocks_that_were_copied_through_their_views(model):
     backend, prompt = model.backend(), model.prompt()[:48]
     backend.allocate_cache([8])
     backend.collect(backend.submit(step_plan(Rows(prompt[:32], [0, 1], yielding="none"))))
     for source, target in ((0, 5), (1, 4)):
-        backend.import_block(0, target, backend.export_block(0, source))
+        backend.block_view(0, target)[:] = backend.block_view(0, source)
     logits = backend.collect(backend.submit(step_plan(Rows(prompt[32:], [5, 4, 7], 32)))).logits
     assert np.array_equal(logits, model.plain().logits[32:48])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_an_int8_cache_stays_near_the_reference(isa, synthetic_model):
     expected = log_softmax_rows(teacher_forced(reference, TOKENS))
     assert np.abs(found - expected).mean() < 0.05
     assert cpu.cache_spec.bytes_per_block() < 0.65 * reference.cache_spec.bytes_per_block()
-    assert len(cpu.export_block(0, 0)) == cpu.cache_spec.bytes_per_block()
+    assert len(cpu.block_view(0, 0)) == cpu.cache_spec.bytes_per_block()
 
 
 def log_softmax_rows(logits: np.ndarray) -> np.ndarray:
@@ -225,3 +226,37 @@ def test_an_architecture_that_is_not_known_is_refused_by_name(model_path):
         pytest.raises(ModelFileError, match=r"general.architecture: 'gemma3'"),
     ):
         CpuBackend(weights, threads=1)
+
+
+def test_a_thread_writes_and_reads_a_block_while_a_step_computes_on_others(backend):
+    table = blocks_for(90)
+    alone = step(backend, Rows(TOKENS, table)).logits
+    view = backend.block_view(0, 63)
+    written = np.random.default_rng(5).bytes(len(view))
+    done = Event()
+    intact: list[bool] = []
+
+    def move() -> None:
+        while not done.is_set():
+            view[:] = bytes(len(view))
+            view[:] = written
+            intact.append(bytes(view) == written)
+
+    thread = Thread(target=move)
+    thread.start()
+    try:
+        for _ in range(3):
+            assert np.array_equal(step(backend, Rows(TOKENS, table)).logits, alone)
+    finally:
+        done.set()
+        thread.join()
+    assert intact and all(intact)
+
+
+def test_a_view_of_a_block_outlives_its_backend(synthetic_model):
+    backend = CpuBackend(GgufFile(synthetic_model), threads=1)
+    backend.allocate_cache([2])
+    view = backend.block_view(0, 1)
+    backend.close()
+    view[-1] = 255
+    assert view[-1] == 255

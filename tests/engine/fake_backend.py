@@ -50,7 +50,7 @@ class FakeBackend:
 
     def __init__(self, groups: int = 1, max_rows: int = 4096, *, sure: bool = False):
         """`sure`: every token is reported as certain; else log-probabilities tell which token they are of."""
-        spec = tuple(CacheGroup(f"group {g}", (g,), 1, 1) for g in range(groups))
+        spec = tuple(CacheGroup(f"group {g}", (g,), 1, 4) for g in range(groups))
         self.cache_spec = CacheSpec(spec, "fake")
         self.fingerprint = Fingerprint("fake", "fake", "fake", "f32")
         self.vocab_size = VOCAB
@@ -63,8 +63,9 @@ class FakeBackend:
 
     def allocate_cache(self, blocks: Sequence[int]) -> None:
         assert len(blocks) == len(self.cache_spec.groups) and not self.tokens
-        self.tokens = [np.full((n, BLOCK_TOKENS), -1, np.int64) for n in blocks]
-        self.chains = [np.full((n, BLOCK_TOKENS), -1, np.int64) for n in blocks]
+        self._blocks = [np.full((n, 2, BLOCK_TOKENS), -1, np.int64) for n in blocks]
+        self.tokens = [group[:, 0] for group in self._blocks]
+        self.chains = [group[:, 1] for group in self._blocks]
 
     def submit(self, plan: StepPlan) -> Ticket:
         assert self._in_flight is None
@@ -87,11 +88,8 @@ class FakeBackend:
                 self._write(plan, seq, group)
         return self._answer(plan)
 
-    def export_block(self, group: int, block: int) -> bytes:
-        return self.tokens[group][block].tobytes()
-
-    def import_block(self, group: int, block: int, data: bytes) -> None:
-        raise NotImplementedError
+    def block_view(self, group: int, block: int) -> memoryview:
+        return memoryview(self._blocks[group][block].reshape(-1).view(np.uint8))
 
     def close(self) -> None:
         pass

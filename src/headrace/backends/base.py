@@ -49,12 +49,13 @@ class Backend(Protocol):
         """Wait for the step. Python's lock is released meanwhile."""
         ...
 
-    def export_block(self, group: int, block: int) -> bytes:
-        """A block's bytes, in the layout that `cache_spec` names."""
-        ...
+    def block_view(self, group: int, block: int) -> memoryview:
+        """The block itself, not a copy: `block_bytes` bytes of its group, in `cache_spec`'s layout.
 
-    def import_block(self, group: int, block: int, data: bytes) -> None:
-        """Overwrite a block with bytes that a backend of equal fingerprint exported."""
+        A block of a backend of equal fingerprint may be written over it. Any thread may read or write it
+        while a step computes that neither reads nor writes the block. The view stays valid, though of no
+        more use, after `close`; the cache's memory is freed with the last view of it.
+        """
         ...
 
     def close(self) -> None:

@@ -108,14 +108,9 @@ class ReferenceBackend(Backend):
             hidden[kinds == Yield.HIDDEN] if (kinds == Yield.HIDDEN).any() else None,
         )
 
-    def export_block(self, group: int, block: int) -> bytes:
-        assert group == 0
-        data: bytes = self._cache[block].tobytes()
-        return data
-
-    def import_block(self, group: int, block: int, data: bytes) -> None:
-        assert group == 0
-        self._cache[block] = np.frombuffer(data, self._cache.dtype).reshape(self._cache.shape[1:])
+    def block_view(self, group: int, block: int) -> memoryview:
+        assert group == 0 and 0 <= block < len(self._cache)
+        return memoryview(self._cache[block].reshape(-1).view(np.uint8))
 
     def close(self) -> None:
         self._dense.clear()

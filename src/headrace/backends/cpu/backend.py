@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.backends.base import Ticket
@@ -78,6 +79,7 @@ class CpuBackend:
         self._config = config
         self._max_rows = max_rows
         self._plan: StepPlan | None = None
+        self._blocks: NDArray[np.uint8] | None = None
         layers = tuple(range(config.layers))
         group = CacheGroup("main", layers, config.kv_heads, config.head_dim, kv_dtype)
         self._cache_spec = CacheSpec((group,), layout=f"keys-by-element-{kv_dtype}")
@@ -119,6 +121,7 @@ class CpuBackend:
         self._native_model.allocate_cache(
             len(group.layers), group.kv_heads, group.head_dim, group.dtype == "int8", count
         )
+        self._blocks = self._native_model.cache_memory()
 
     def submit(self, plan: StepPlan) -> Ticket:
         assert self._plan is None, "one step is in flight at a time"
@@ -161,13 +164,9 @@ class CpuBackend:
             hidden=model.hidden() if (plan.yield_kinds == Yield.HIDDEN).any() else None,
         )
 
-    def export_block(self, group: int, block: int) -> bytes:
-        assert group == 0
-        return self._native_model.export_block(block)
-
-    def import_block(self, group: int, block: int, data: bytes) -> None:
-        assert group == 0
-        self._native_model.import_block(block, data)
+    def block_view(self, group: int, block: int) -> memoryview:
+        assert group == 0 and self._blocks is not None and 0 <= block < len(self._blocks)
+        return memoryview(self._blocks[block])
 
     def close(self) -> None:
-        self._model = None
+        self._model = self._blocks = None
