@@ -179,6 +179,7 @@ def test_statistics_count_what_happened():
         steps=5,
         drafted_tokens=0,
         accepted_tokens=0,
+        imported_tokens=0,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -14,12 +15,13 @@ import pytest
 
 from engine.fake_backend import VOCAB, FakeBackend, expected_tokens
 from engine.fake_drafter import FakeDrafter
+from engine.fake_transfer import FakeTransfers
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.sampling import SamplingParams
 from headrace.engine.engine import Engine, EngineConfig
 from headrace.engine.model_drafter import ModelDrafter
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
-from headrace.engine.sequence import Sequence, blocks_for
+from headrace.engine.sequence import Sequence, Status, blocks_for
 from headrace.engine.speculation import Speculation
 from headrace.errors import RequestError
 
@@ -59,10 +61,21 @@ def test_a_model_that_drafts_keeps_in_step_and_frees_its_blocks(seed: int):
         assert pool.free == pool.total
 
 
+@pytest.mark.parametrize("seed", [pytest.param(seed, id=f"seed{seed}-") for seed in range(300)])
+def test_any_schedule_does_so_while_blocks_are_filled_and_read_from_elsewhere(seed: int):
+    random = Random(seed)
+    drafter = FakeDrafter(random, right=0.7, silent=0.2)
+    speculation = Speculation(drafter, 8, row_cost=0.001) if random.random() < 0.3 else None
+    schedule = Schedule(seed, speculation, transfers=True)
+    schedule.run()
+    assert len(schedule.engine.transfers) == 0
+
+
 class Schedule:
     """One engine under random requests, cancels and finishes."""
 
-    def __init__(self, seed: int, speculation: Speculation | None = None):
+    def __init__(self, seed: int, speculation: Speculation | None = None, *, transfers: bool = False):
+        """`transfers`: some requests import, export, or do nothing but prefill."""
         self.random = random = Random(seed)
         self.backend = FakeBackend(groups=random.choice((1, 1, 1, 2)))
         self.longest = random.choice((12, 40, 200))
@@ -85,6 +98,7 @@ class Schedule:
         self.answers: dict[str, tuple[int, ...]] = {}
         self.open: list[str] = []
         self.pinned: set[tuple[PrefixNamespace, tuple[int, ...]]] = set()
+        self.transfers = FakeTransfers(self.engine, self.backend, random) if transfers else None
 
     def run(self) -> None:
         random, to_come = self.random, self.random.randint(2, 20)
@@ -96,6 +110,7 @@ class Schedule:
                     self._add()
             self._disturb()
             self._pin_or_unpin()
+            self._transfer()
             self._step()
         assert not self.open, "a request never ended"
         self._check_end()
@@ -127,10 +142,30 @@ class Schedule:
             priority=random.choice((0, 0, 0, 1, 2)),
             use_prefix_cache=random.random() < 0.9,
         )
+        if self.transfers:
+            request = self._vary(request)
+            length = request.max_tokens
+            answer = expected_tokens(prompt, length, request.sampling.seed, penalized=penalized)
+            self.transfers.expect(request, (*prompt, *answer))
         self.engine.add(request)
         self.requests[name] = request
         self.answers[name] = ()
         self.open.append(name)
+
+    def _vary(self, request: Request) -> Request:
+        random = self.random
+        only = random.random() < 0.2
+        return replace(
+            request,
+            importing=random.random() < 0.4,
+            exporting=random.random() < (0.8 if only else 0.2),
+            prefill_only=only,
+            max_tokens=0 if only else request.max_tokens,
+        )
+
+    def _transfer(self) -> None:
+        if self.transfers:
+            self.transfers.move()
 
     def _disturb(self) -> None:
         """Now and then cancel or finish a request, preferably one that others follow."""
@@ -161,14 +196,18 @@ class Schedule:
     def _step(self) -> None:
         scheduler = self.engine.scheduler
         arrived = set(scheduler.waiting)
-        decoding = [seq for seq in scheduler.running if seq.started and seq.pending == 1]
+        decoding = [
+            seq for seq in scheduler.running if seq.started and seq.pending == 1 and not seq.importing
+        ]
         if not self.engine.submit():
-            assert not self.engine.has_work, "work was left but nothing was scheduled"
+            waits = len(self.engine.transfers) > 0
+            assert waits or not self.engine.has_work, "work was left but nothing was scheduled"
             return
         self._check_order(arrived)
         self._check_plan(decoding)
         self._check_blocks()
         self._disturb()
+        self._transfer()
         for output in self.engine.collect():
             self._take(output)
         self.engine.observe(0.0, self.random.uniform(0.01, 0.02))
@@ -185,6 +224,9 @@ class Schedule:
         self.answers[name] += output.token_ids
         answer = self.answers[name]
         assert output.cached_tokens < len(request.prompt)
+        if request.prefill_only:
+            self._take_prefilled(output, request)
+            return
         stopped = answer[-1] in request.stop_token_ids
         expected = FinishReason.STOP if stopped else None
         if not stopped and len(answer) == request.max_tokens:
@@ -192,6 +234,13 @@ class Schedule:
         assert output.finish_reason is expected
         if expected:
             self.open.remove(name)
+
+    def _take_prefilled(self, output: Output, request: Request) -> None:
+        assert (output.token_ids, output.finish_reason) == ((), FinishReason.STOP)
+        self.open.remove(request.id)
+        if request.use_prefix_cache:
+            match = self.engine.cache.tree.match(request.namespace, request.prompt, len(request.prompt))
+            assert match.length == len(request.prompt), "what was prefilled cannot be found"
 
     def _check_order(self, arrived: set[Sequence]) -> None:
         scheduler = self.engine.scheduler
@@ -208,17 +257,20 @@ class Schedule:
         scheduled = {chunk.seq for chunk in chunks}
         for seq in decoding:
             preempted = not seq.started  # and perhaps running again, behind a leader
-            assert seq in scheduled or preempted, "a running stream was stalled"
+            assert seq in scheduled or preempted or seq.recalled, "a running stream was stalled"
         for chunk in chunks:
             chunk_limit = self.engine.config.prefill_chunk or plan.rows
             assert chunk.count <= chunk_limit
             assert not chunk.drafts or chunk.start >= chunk.seq.prefill_end
+            assert not chunk.seq.importing, "what is not yet there was read"
             assert chunk.seq.leader is None and chunk.start == chunk.seq.computed
 
     def _check_blocks(self) -> None:
         """Count from scratch who holds which block; compare what is in it with what its holders believe."""
         cache = self.engine.cache
         started = [seq for seq in self.engine.scheduler.running if seq.started]
+        loans = [loan.seq for loan in self.engine.transfers._loans.values()]
+        started += [seq for seq in loans if seq.status is Status.ENDED]
         assert not any(seq.started for seq in self.engine.scheduler.waiting)
         cache.tree.check_integrity()
         for group, pool in enumerate(cache.pools):
@@ -235,7 +287,9 @@ class Schedule:
             # A match's tail is copied only when the step computes.
             known = seq.computed if seq not in in_flight else seq.tree_blocks * BLOCK_TOKENS
             self._check_content([table.view() for table in seq.tables], seq.tokens[:known])
-            assert seq.computed < len(seq.tokens) and seq.capacity >= seq.computed
+            assert (
+                seq.computed < len(seq.tokens) + (seq.status is Status.ENDED) and seq.capacity >= seq.computed
+            )
             if seq.request.use_prefix_cache and seq not in in_flight:
                 assert seq.tree_blocks == seq.computed // BLOCK_TOKENS
         for node in cache.tree.nodes():

@@ -16,6 +16,7 @@ from headrace.engine.scheduler import Chunk, Scheduler
 from headrace.engine.sequence import Sequence
 from headrace.engine.speculation import Ask, Speculation, count_accepted
 from headrace.engine.stats import EngineStats
+from headrace.engine.transfers import Transfers
 from headrace.errors import CacheTooSmallError, ConfigError, RequestError
 
 
@@ -61,6 +62,7 @@ class Engine:
         self.cache = KVCache(groups, config.cache_blocks, config.max_pinned_blocks)
         batch_tokens = min(config.max_batch_tokens, backend.max_rows)
         self.scheduler = Scheduler(self.cache, batch_tokens, config.max_running, config.prefill_chunk)
+        self.transfers = Transfers(self.cache)
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = count()
         self._ticket: Ticket | None = None
@@ -77,8 +79,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is waiting, running, or in a step that is not collected."""
-        return bool(self._sequences or self._in_flight)
+        """Whether any request is waiting, running, in a step that is not collected, or has blocks on loan."""
+        return bool(self._sequences or self._in_flight or self.transfers)
 
     @property
     def stats(self) -> EngineStats:
@@ -97,6 +99,7 @@ class Engine:
             steps=self._steps,
             drafted_tokens=self._drafted_tokens,
             accepted_tokens=self._accepted_tokens,
+            imported_tokens=self.transfers.imported_tokens,
         )
 
     def add(self, request: Request) -> None:
@@ -110,16 +113,19 @@ class Engine:
             for token in request.output:
                 request.constraint.advance(token)
         self._sequences[request.id] = seq
+        self.transfers.add(seq)
         self.scheduler.add(seq)
 
     def cancel(self, request_id: str) -> bool:
         """End a request and report nothing more of it; False if there is none of that id.
 
-        Its blocks are free at once, or when the step in flight that computes it is collected.
+        Its blocks are free at once, or when the step in flight that computes it is collected and the
+        transfers that have them have ended.
         """
         seq = self._sequences.pop(request_id, None)
         if seq is None:
             return False
+        seq.recalled = seq.lent
         if any(chunk.seq is seq for chunk in self._in_flight):
             seq.dropped = True
         else:
@@ -216,7 +222,7 @@ class Engine:
             if finish_reason is not None:
                 tokens = tokens[: taken + 1]
                 break
-        if seq.request.embed and seq.computed == seq.prompt_length:
+        if not seq.request.samples and seq.computed == seq.prompt_length:
             finish_reason = FinishReason.STOP
         self._generated_tokens += len(tokens)
         if finish_reason is not None:
@@ -253,11 +259,12 @@ class Engine:
     def _end(self, seq: Sequence) -> None:
         """Forget a sequence that no step in flight computes."""
         self.scheduler.end(seq)
+        self.transfers.ended(seq)
         if self.speculation is not None:
             self.speculation.forget(seq)
 
     def _check(self, request: Request) -> None:
-        if request.id in self._sequences:
+        if request.id in self._sequences or request.id in self.transfers:
             raise RequestError(f"A request with the id {request.id!r} is running already.", "id")
         if not request.prompt:
             raise RequestError("The prompt must have at least one token.", "prompt")
@@ -266,7 +273,7 @@ class Engine:
                 raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", field)
         if any(not 0 <= token < self.backend.vocab_size for token, _ in request.logit_bias):
             raise RequestError(f"Token ids must be from 0 to {self.backend.vocab_size - 1}.", "logit_bias")
-        if request.max_tokens < 1 and not request.embed:
+        if request.max_tokens < 1 and request.samples:
             raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}.", "max_tokens")
         if request.output and len(request.output) >= request.max_tokens:
             raise RequestError(f"The output has all of its {request.max_tokens} tokens already.", "output")

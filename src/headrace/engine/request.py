@@ -41,7 +41,7 @@ class Request:
     prompt: tuple[int, ...]
     """At least one token."""
     max_tokens: int
-    """At least 1, or 0 to embed; the worker has already cut it to what the context allows."""
+    """At least 1, or 0 to sample nothing; the worker has already cut it to what the context allows."""
     namespace: PrefixNamespace
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_token_ids: frozenset[int] = frozenset()
@@ -64,8 +64,19 @@ class Request:
     """As `top_logprobs`, of the token that follows each prompt position that is computed, but the last."""
     embed: bool = False
     """Report the hidden state of every prompt position that is computed, and end."""
+    prefill_only: bool = False
+    """End when the whole prompt is computed; nothing is sampled."""
+    importing: bool = False
+    """Blocks are filled from elsewhere: once it has them it computes nothing before its import ends."""
+    exporting: bool = False
+    """Blocks are read to be sent on: they stay, past the request's end too, until its export ends."""
     output: tuple[int, ...] = ()
     """Tokens it was given elsewhere, fewer than `max_tokens`: the request goes on after them, as if here."""
+
+    @property
+    def samples(self) -> bool:
+        """Whether its last token yields a next one."""
+        return not (self.embed or self.prefill_only)
 
     @property
     def prompt_yield(self) -> Yield | None:

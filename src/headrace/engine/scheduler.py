@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
 from headrace.engine.join import find_leader, is_ahead
 from headrace.engine.kv_cache import KVCache
+from headrace.engine.prefix_tree import Match
 from headrace.engine.sequence import Sequence, Status, blocks_for
 
 _order = attrgetter("order")
@@ -46,7 +48,7 @@ class Chunk:
     @property
     def samples(self) -> bool:
         """Whether its last row yields the sequence's next token."""
-        return self.end == len(self.seq.tokens) and not self.seq.request.embed
+        return self.end == len(self.seq.tokens) and self.seq.request.samples
 
 
 class Scheduler:
@@ -74,11 +76,16 @@ class Scheduler:
         insort(self.waiting, seq, key=_order)
 
     def end(self, seq: Sequence) -> None:
-        """Forget a sequence and free its blocks. No step in flight may use them."""
+        """Forget a sequence and free its blocks, unless a transfer has them.
+
+        No step in flight may use them.
+        """
         _remove(self.running if seq.status is Status.RUNNING else self.waiting, seq)
         seq.status = Status.ENDED
         seq.leader = None
-        if seq.started:
+        if seq.lent:
+            self.cache.commit(seq, partial=True)
+        elif seq.started:
             self.cache.release(seq)
 
     @property
@@ -96,11 +103,14 @@ class Scheduler:
 
     def _decode(self) -> None:
         for seq in tuple(self.running):
-            if seq.status is not Status.RUNNING or not seq.started or seq.pending != 1:
+            if seq.status is not Status.RUNNING or not seq.started or seq.importing or seq.pending != 1:
                 continue
             if seq.computed == seq.capacity:
                 if not self._make_room(seq, 1):
-                    self._preempt(seq)
+                    if seq.lent:
+                        seq.recalled = True  # it stands still until it can be preempted, or a block is free
+                    else:
+                        self._preempt(seq)
                     continue
                 self.cache.grow(seq, seq.computed + 1)
             self._take(seq)
@@ -152,6 +162,8 @@ class Scheduler:
         if seq.leader is not None:
             self._take(seq.leader)
             return True
+        if seq.importing:  # the block that the tail would be copied into is written from elsewhere
+            match = Match(match.path)
         self.cache.tree.lock(match)
         needed = blocks_for(len(seq.tokens)) - len(match.path)
         if not self._make_room(seq, needed):
@@ -170,18 +182,28 @@ class Scheduler:
 
     def _take(self, seq: Sequence) -> None:
         """Schedule as many of the sequence's tokens as fit."""
-        count = min(seq.pending, self.prefill_chunk, self._budget)
+        if seq.importing:
+            return
+        room = seq.capacity - seq.computed  # less than is pending only where a block on loan is waited for
+        count = min(seq.pending, room, self.prefill_chunk, self._budget)
         if count > 0 and seq not in self._chunks:
             self._chunks[seq] = Chunk(seq, seq.computed, count)
             self._budget -= count
 
     def _make_room(self, seq: Sequence, blocks: int) -> bool:
-        """Preempt sequences after `seq` until so many blocks are available; none if that cannot be enough."""
+        """Preempt sequences after `seq` until so many blocks are available; none if that cannot be enough.
+
+        Blocks on loan are only asked for, where they would do.
+        """
         lacking = blocks - self.cache.available
         if lacking <= 0:
             return True
-        victims = [other for other in self.running if other.order > seq.order and other.started]
-        if sum(len(victim.tables[0]) for victim in victims) < lacking:
+        later = [other for other in self.running if other.order > seq.order and other.started]
+        victims = [other for other in later if not other.lent]
+        if _blocks(victims) < lacking:
+            if _blocks(later) >= lacking:
+                for other in later:
+                    other.recalled = other.lent
             return False
         while victims and self.cache.available < blocks:
             self._preempt(victims.pop())
@@ -198,6 +220,11 @@ class Scheduler:
         _remove(self.running, seq)
         insort(self.waiting, seq, key=_order)
         seq.status = Status.WAITING
+
+
+def _blocks(sequences: Iterable[Sequence]) -> int:
+    """How many they hold, of each group; shared ones are counted for every one of them."""
+    return sum(len(seq.tables[0]) for seq in sequences)
 
 
 def _remove(line: list[Sequence], seq: Sequence) -> None:

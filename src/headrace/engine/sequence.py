@@ -69,13 +69,16 @@ class Sequence:
         "copies",
         "copy_from",
         "dropped",
+        "exporting",
         "history",
+        "importing",
         "leader",
         "logits_done",
         "node",
         "order",
         "prefill_end",
         "prompt_length",
+        "recalled",
         "request",
         "sampling",
         "shared",
@@ -103,6 +106,13 @@ class Sequence:
         """Prompt positions before this one have reported what they yield, or never will."""
         self.dropped = False
         """Ended while its step was being computed; freed when that is collected."""
+
+        self.importing = request.importing
+        """Its blocks are filled from elsewhere, or will be; it computes nothing until that ends."""
+        self.exporting = request.exporting
+        """Its blocks are read from elsewhere, or will be."""
+        self.recalled = False
+        """Whoever has its blocks on loan should give them back soon."""
 
         self.tables = tuple(IntArray() for _ in range(groups))
         """The block table in each cache group."""
@@ -135,6 +145,11 @@ class Sequence:
     def started(self) -> bool:
         """Whether it holds blocks; a running sequence that waits for its leader does not."""
         return self.tables[0].size > 0
+
+    @property
+    def lent(self) -> bool:
+        """Whether a transfer may touch its blocks: they can be neither preempted nor freed."""
+        return self.started and (self.importing or self.exporting)
 
     @property
     def capacity(self) -> int:

@@ -31,3 +31,5 @@ class EngineStats(NamedTuple):
     """Verified for speculation."""
     accepted_tokens: int
     """Of those, the ones that were right."""
+    imported_tokens: int = 0
+    """Neither computed nor found, but filled in from elsewhere."""
