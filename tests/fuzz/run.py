@@ -19,6 +19,7 @@ from fuzz.json_mutator import mutated
 
 HERE = Path(__file__).parent
 LEARNT = HERE.parents[1] / ".fuzz"
+_TARGETS = ["gguf", "requests"]
 _SECONDS_OF_ONE_CASE = 25
 _MIB = 2048
 """Resident memory that no case may bring the process to."""
@@ -81,11 +82,11 @@ def field_names() -> set[str]:
 def main() -> int:
     """The exit status: 0 where nothing was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("targets", nargs="*", default=["gguf", "requests"], choices=["gguf", "requests"])
+    parser.add_argument("targets", nargs="*", choices=_TARGETS)
     parser.add_argument("--seconds", type=int, default=180, help="for each target")
     given = parser.parse_args()
     status = 0
-    for name in given.targets:
+    for name in given.targets or _TARGETS:
         print(f"fuzzing {name} for {given.seconds} s", flush=True)
         command = [sys.executable, __file__, "--one", name, *arguments(name, given.seconds)]
         status |= subprocess.run(command, check=False).returncode
