@@ -26,7 +26,8 @@ _ELSEWHERE = {
 """Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
 
 _CONNECTIONS = ("api_keys", "tls_cert", "tls_key", "cors_origin", "request_timeout", "write_timeout")
-_OPERATORS = (*_CONNECTIONS, "max_connections", "log_format", "log_prompts", "otlp_endpoint")
+_TOLD = ("log_format", "log_prompts", "otlp_endpoint")
+_OPERATORS = (*_CONNECTIONS, "max_connections", "max_bodies_mib", *_TOLD)
 _BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve")
 _ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
 _SPECULATION = ("speculate", "draft_model", "draft_tokens")

@@ -100,6 +100,9 @@ SETTINGS: dict[str, Setting] = {
         _COUNT, "Sequences that may wait for their first token before clients get 429.", 512
     ),
     "max_body_mib": Setting(_COUNT, "Largest request body, in MiB.", 8),
+    "max_bodies_mib": Setting(
+        _COUNT, "MiB of all requests' bodies together, beyond which clients get 429.", 256
+    ),
     "drain_seconds": Setting(FiniteNumber(min=0), "Time for running requests to end at a SIGTERM.", 30.0),
     "log_requests": Setting(
         bool,

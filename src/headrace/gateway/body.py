@@ -8,6 +8,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from headrace.errors import RequestError
+from headrace.gateway.bodies import counted
 from headrace.gateway.errors import from_decoding
 
 Body = TypeVar("Body")
@@ -31,6 +32,8 @@ def _declared_length(scope: Scope) -> int:
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body. One of more than `limit` bytes is refused before it is held, chunked or not.
 
+    So is one that the bodies of other requests leave no room for (429).
+
     Once the refusal is sent, the server drops what else of the body arrives, so a client that writes all
     before it reads still gets its answer.
     """
@@ -45,10 +48,12 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
+        chunk = message.get("body", b"")
+        size += len(chunk)
         if size > limit:
             raise too_large
+        counted(scope, len(chunk))
+        chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
 

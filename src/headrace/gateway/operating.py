@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import ConfigError
+from headrace.gateway.bodies import BODIES_BYTES
 from headrace.gateway.callers import Callers
 from headrace.gateway.connections import ConnectionLimits
 from headrace.gateway.keys import environment_key
@@ -32,6 +33,7 @@ class OperatorSettings:
     request_timeout: float | None = None
     write_timeout: float = 60.0
     max_connections: int = 4096
+    max_bodies_mib: int = BODIES_BYTES // 2**20
     log_format: LogFormat = "text"
     log_prompts: bool = False
     otlp_endpoint: str | None = None

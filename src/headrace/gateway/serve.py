@@ -18,6 +18,7 @@ from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
 from headrace.gateway.batches.endpoints import batch_endpoints
 from headrace.gateway.batches.service import Batches
+from headrace.gateway.bodies import Bodies
 from headrace.gateway.callers import Callers
 from headrace.gateway.catalogue import KEEP_ALIVE_SECONDS, Budget, Catalogue
 from headrace.gateway.loading import ModelLoader
@@ -115,6 +116,7 @@ async def _serve(
             catalogue.loaded_models,
             Admission(settings.max_queue, capacity),
             settings.max_body_mib * 2**20,
+            bodies=Bodies(settings.operators.max_bodies_mib * 2**20),
             callers=callers,
             request_timeout=settings.operators.request_timeout,
             observers=observers,

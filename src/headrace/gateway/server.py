@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.errors import ConfigError, RequestError
 from headrace.gateway.app import create_app
+from headrace.gateway.bodies import CountedBodies
 from headrace.gateway.connections import BoundedServer, ConnectionLimits, bounded
 from headrace.gateway.error_words import refuse
 from headrace.gateway.front import Front
@@ -111,7 +112,7 @@ def application(gateway: Gateway, origins: Sequence[str] = ()) -> ASGIApp:
             observe(record, error.status)
 
     return Front(
-        create_app(gateway),
+        CountedBodies(create_app(gateway), lambda: gateway.bodies),
         gateway.callers,
         origins=origins,
         clock=time.monotonic,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
 from headrace.gateway.batches.service import Batches
+from headrace.gateway.bodies import Bodies
 from headrace.gateway.callers import Callers
 from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.metrics import Metrics
@@ -24,6 +25,8 @@ class Gateway:
     """Those that are loaded now."""
     admission: Admission
     max_body_bytes: int
+    bodies: Bodies = field(default_factory=Bodies)
+    """What the bodies of all requests take together."""
     callers: Callers = field(default_factory=Callers)
     """Who may ask."""
     request_timeout: float | None = None
