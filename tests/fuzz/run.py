@@ -82,9 +82,11 @@ def field_names() -> set[str]:
 def main() -> int:
     """The exit status: 0 where nothing was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("targets", nargs="*", choices=_TARGETS)
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(_TARGETS)}; all where none is named")
     parser.add_argument("--seconds", type=int, default=180, help="for each target")
     given = parser.parse_args()
+    if unknown := set(given.targets) - set(_TARGETS):
+        parser.error(f"there is no {', '.join(unknown)}")
     status = 0
     for name in given.targets or _TARGETS:
         print(f"fuzzing {name} for {given.seconds} s", flush=True)

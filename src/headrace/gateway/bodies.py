@@ -40,7 +40,7 @@ class Body:
         others = self._bodies.held - self._held
         if others and self._bodies.held + size > self._bodies.limit:
             raise UnavailableError(
-                f"The server holds requests of {self._bodies.limit} bytes already, as many as it may; try again.",
+                f"The server holds requests of {self._bodies.limit} bytes already, all it may; try again.",
                 status=429,
                 code="body_memory_full",
                 retry_after=1,
