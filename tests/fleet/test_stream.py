@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from headrace.backends.sampling import SamplingParams
 from headrace.errors import WorkerDiedError
 from headrace.fleet import Stream
-from headrace.worker.messages import TokenEvent
+from headrace.worker.messages import Submit, TokenEvent
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -23,7 +24,7 @@ def event(text: str, finish_reason: str | None = None) -> TokenEvent:
 
 class Cancelled(list[str]):
     def stream(self) -> Stream:
-        return Stream("a", self.append)
+        return Stream(Submit("a", [1], 9, SamplingParams()), self.append)
 
 
 async def texts(stream: Stream) -> list[str]:

@@ -42,7 +42,7 @@ class FakeEngine:
 
     def submit(self, message: Submit) -> Stream:
         self.submitted.append(message)
-        stream = self._streams[message.id] = Stream(message.id, self._cancel)
+        stream = self._streams[message.id] = Stream(message, self._cancel)
         task = asyncio.create_task(self._compute(message, stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -107,7 +107,7 @@ class FakeEngine:
         return {"worker-0": EngineStats(*range(len(EngineStats._fields)))}
 
     def health(self) -> list[ReplicaHealth]:
-        return [ReplicaHealth("worker-0", "fake", self.state, 1, "0123", 0, "")]
+        return [ReplicaHealth("worker-0", "fake", "both", self.state, 1, "0123", 0, "")]
 
 
 class ByteWords:

@@ -204,4 +204,4 @@ def test_health_follows_the_workers() -> None:
         server.engine.state = State.RESTARTING
         answer = httpx.get(f"{server.url}/health")
         assert answer.status_code == 503
-        assert answer.json()["models"]["fake"][0]["state"] == "restarting"
+        assert answer.json()["workers"][0]["state"] == "restarting"

@@ -111,7 +111,7 @@ def test_a_system_prompt_is_pinned_by_command_survives_the_worker_and_is_unpinne
     assert pinned.returncode == 0, pinned.stderr
     pin = json.loads(pinned.stdout)
     assert 0 <= pin["prompt_tokens"] - pin["pinned_tokens"] < 16
-    os.kill(server.health()["models"][MODEL][0]["pid"], signal.SIGKILL)
+    os.kill(server.health()["workers"][0]["pid"], signal.SIGKILL)
     eventually(lambda: server.health()["status"] == "ok" and pin["id"] in command(server, "list").stdout)
     cached = server.chat(**chat("hello")).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached >= pin["pinned_tokens"]

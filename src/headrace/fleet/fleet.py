@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from headrace.engine.stats import EngineStats
-from headrace.errors import WorkerUnavailableError
+from headrace.errors import WorkerDiedError, WorkerUnavailableError
 from headrace.fleet.channel import Channel
+from headrace.fleet.local import LocalReplica
 from headrace.fleet.prefixes import Prefixes
-from headrace.fleet.replica import Replica, State
+from headrace.fleet.replica import COMING, Replica, Role, State
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import Embed, Embedded, Ready, Submit
 from headrace.worker.settings import WorkerSettings
+
+log = logging.getLogger("headrace.fleet")
+
+_MOST_LOSSES = 4
+"""Workers that may end in turn before they brought a request any further: it may be what ended them."""
+_EMBED_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,7 @@ class ReplicaHealth:
 
     name: str
     model: str
+    role: Role
     state: State
     pid: int | None
     fingerprint: str | None
@@ -37,7 +46,9 @@ class ReplicaHealth:
 class Fleet:
     """Starts workers, watches them, and hands requests to them. Lives in one event loop.
 
-    An asynchronous context manager: entering starts the workers, leaving ends them.
+    A request that a worker leaves behind goes on at another, from the tokens it has: its stream shows
+    nothing of that. It waits where there is none now but one may come. An asynchronous context manager:
+    entering starts the workers, leaving ends them.
     """
 
     def __init__(self, settings: Sequence[WorkerSettings], policy: RestartPolicy | None = None) -> None:
@@ -50,6 +61,11 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: Channel | None = None
         self._embeddings = itertools.count()
+        self._waiting: dict[str, Stream] = {}
+        """Requests for which no replica was ready, in order of arrival."""
+        self._news = asyncio.Event()
+        """Set, and replaced, whenever a replica's state changes."""
+        self._stopping = False
 
     async def start(self) -> None:
         """Returns when every replica is ready.
@@ -59,16 +75,17 @@ class Fleet:
         """
         self._channel = Channel()
         for number, settings in enumerate(self._settings):
-            replica = Replica(f"worker-{number}", settings, self._policy, self._channel)
+            replica = LocalReplica(f"worker-{number}", settings, self._policy, self._channel, self)
             self.prefixes.watch(replica)
             self._replicas.append(replica)
             self._tasks.append(asyncio.create_task(replica.run(), name=replica.name))
         try:
-            for replica, task in zip(self._replicas, self._tasks, strict=True):
-                await replica.settled.wait()
-                if replica.state is not State.READY:
+            for started, task in zip(self._replicas, self._tasks, strict=True):
+                while started.state in COMING and not task.done():
+                    await self._next_news()
+                if started.state is not State.READY:
                     await task
-                    raise WorkerUnavailableError(replica.reason)
+                    raise WorkerUnavailableError(started.reason)
         except BaseException:
             await self.close()
             raise
@@ -81,35 +98,43 @@ class Fleet:
         return ready
 
     def submit(self, message: Submit) -> Stream:
-        """Hands the request to the ready replica with the fewest; its id must be new.
+        """Hands the request to a replica, or keeps it until one is ready; its id must be new.
 
         Raises:
-            WorkerUnavailableError: no replica is ready.
+            WorkerUnavailableError: no replica is ready, nor will be.
         """
-        return self._least_loaded().submit(message)
+        stream = Stream(message, self.cancel)
+        if not self._place(stream):
+            raise self._unavailable()
+        return stream
 
     async def embed(self, prompt: list[int]) -> list[float]:
-        """The vector of a prompt, of length 1, by the ready replica that has the fewest requests.
+        """The vector of a prompt, of length 1.
 
         Raises:
             RequestError: the prompt is too long, or the model gives no vectors.
-            WorkerUnavailableError, WorkerDiedError: no replica is ready, or it ended before it answered.
+            WorkerUnavailableError, WorkerDiedError: no replica is ready or will be, or one after another
+                ended before it answered.
         """
-        answer = await self._least_loaded().ask(Embed(f"embedding-{next(self._embeddings)}", prompt))
-        assert isinstance(answer, Embedded)
-        return answer.vector
-
-    def _least_loaded(self) -> Replica:
-        ready = [replica for replica in self._replicas if replica.state is State.READY]
-        if not ready:
-            states = ", ".join(sorted({replica.state.value for replica in self._replicas})) or "not started"
-            raise WorkerUnavailableError(f"no worker takes requests now ({states}); try again soon")
-        return min(ready, key=lambda replica: replica.load)
+        for attempt in itertools.count(1):
+            question = Embed(f"embedding-{next(self._embeddings)}", prompt)
+            replica = await self._wait_for_one()
+            try:
+                answer = await replica.ask(question)
+            except WorkerDiedError:
+                if attempt == _EMBED_ATTEMPTS:
+                    raise
+                continue
+            assert isinstance(answer, Embedded)
+            return answer.vector
+        raise AssertionError
 
     def cancel(self, request_id: str) -> None:
         """Ends the request's stream and frees what it holds; nothing happens where it has ended."""
-        for replica in self._replicas:
-            replica.cancel(request_id)
+        if stream := self._waiting.pop(request_id, None):
+            stream.end()
+            return
+        any(replica.cancel(request_id) for replica in self._replicas)
 
     async def stats(self, timeout: float = 1.0) -> dict[str, EngineStats]:
         """Gauges and counters by replica; without those that have no worker. `timeout` in seconds.
@@ -124,11 +149,12 @@ class Fleet:
         return [
             ReplicaHealth(
                 name=replica.name,
-                model=replica.ready.model if replica.ready else replica.settings.model,
+                model=replica.model,
+                role=replica.role,
                 state=replica.state,
                 pid=replica.pid,
                 fingerprint=replica.ready.fingerprint.digest() if replica.ready else None,
-                restarts=replica.restarts.count,
+                restarts=replica.restarts,
                 reason=replica.reason,
             )
             for replica in self._replicas
@@ -139,6 +165,8 @@ class Fleet:
 
         Workers that need more than `timeout` seconds are ended. True where none had to be.
         """
+        self._stopping = True
+        self._give_up_waiting()
         for replica in self._replicas:
             replica.drain()
         late: set[asyncio.Task[None]] = set()
@@ -149,6 +177,8 @@ class Fleet:
 
     async def close(self) -> None:
         """Ends the workers at once; their requests get WorkerDiedError."""
+        self._stopping = True
+        self._give_up_waiting()
         for replica in self._replicas:
             replica.kill()
         if self._tasks:
@@ -164,3 +194,71 @@ class Fleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    # what replicas tell
+
+    def changed(self, replica: Replica) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        if replica.state is State.READY:
+            self.prefixes.on_ready(replica)
+            waiting, self._waiting = self._waiting, {}
+            for stream in waiting.values():
+                self._place(stream)
+        elif not self._hopeful():
+            self._give_up_waiting()
+
+    def lost(self, replica: Replica, streams: list[Stream]) -> None:
+        log.warning("%s: %d requests go on elsewhere", replica.name, len(streams))
+        for stream in streams:
+            stream.losses += 1
+            if self._stopping:
+                stream.end(WorkerDiedError("the server stopped before the request ended"))
+            elif stream.losses >= _MOST_LOSSES:
+                stream.end(
+                    WorkerDiedError(f"{stream.losses} workers in turn ended while they computed this request")
+                )
+            elif not self._place(stream):
+                stream.end(self._unavailable())
+
+    # choosing
+
+    def _place(self, stream: Stream) -> bool:
+        """Gives a stream to a replica, or has it wait for one; False where it would wait in vain."""
+        if (replica := self._choose()) is not None:
+            replica.submit(stream)
+        elif self._hopeful():
+            self._waiting[stream.id] = stream
+        else:
+            return False
+        return True
+
+    def _choose(self) -> Replica | None:
+        return min(self._ready(), key=lambda replica: replica.load, default=None)
+
+    def _ready(self) -> Iterable[Replica]:
+        return (replica for replica in self._replicas if replica.state is State.READY)
+
+    def _hopeful(self) -> bool:
+        """Whether a replica may be ready soon."""
+        return not self._stopping and any(replica.state in COMING for replica in self._replicas)
+
+    async def _wait_for_one(self) -> Replica:
+        while (replica := self._choose()) is None:
+            if not self._hopeful():
+                raise self._unavailable()
+            await self._next_news()
+        return replica
+
+    async def _next_news(self) -> None:
+        """Until a replica's state changes."""
+        await self._news.wait()
+
+    def _give_up_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for stream in waiting.values():
+            stream.end(self._unavailable())
+
+    def _unavailable(self) -> WorkerUnavailableError:
+        states = ", ".join(sorted({replica.state.value for replica in self._replicas})) or "not started"
+        return WorkerUnavailableError(f"no worker takes requests now ({states}); try again soon")

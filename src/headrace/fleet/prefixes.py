@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from headrace.backends.cache import BLOCK_TOKENS
@@ -65,9 +64,13 @@ class Prefixes:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, replica: Replica) -> None:
-        """Counts a replica in; each worker that it starts is given the pins."""
+        """Counts a replica in."""
         self._replicas.append(replica)
-        replica.on_ready = partial(self._on_ready, replica)
+
+    def on_ready(self, replica: Replica) -> None:
+        """A worker is ready, perhaps in another's place: it is given the pins."""
+        if self.pins:
+            self._start(self._restore(replica))
 
     def id_of(self, tokens: Sequence[int], salt: str = "") -> str:
         """16 hexadecimal digits that stand for a prefix.
@@ -158,7 +161,7 @@ class Prefixes:
         )
 
     async def _warm(self, replica: Replica, tokens: Sequence[int], salt: str) -> None:
-        stream = self._up(replica).submit(
+        stream = self._up(replica).own_stream(
             Submit(
                 id=self._id(),
                 prompt=list(tokens),
@@ -177,10 +180,6 @@ class Prefixes:
         answer = await self._up(replica).ask(question)
         assert isinstance(answer, kind)
         return answer
-
-    def _on_ready(self, replica: Replica) -> None:
-        if self.pins:
-            self._start(self._restore(replica))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -1,28 +1,22 @@
-"""One replica of a model: its worker, started, watched and restarted, and the requests that wait on it."""
+"""One replica of a model as the gateway sees it: a worker's state, and the requests and questions it has."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from enum import Enum
+from typing import Literal, Protocol
 
 from headrace.engine.stats import EngineStats
-from headrace.errors import HeadraceError, RequestError, WorkerDiedError
+from headrace.errors import HeadraceError, RequestError
 from headrace.fleet.channel import Channel
-from headrace.fleet.process import WorkerProcess, describe_status
-from headrace.fleet.restart import RestartPolicy, Restarts
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
     Answer,
     Cancel,
-    Drain,
-    Drained,
     Embedded,
     Events,
-    Failed,
     Ping,
     PrefixesListed,
     PrefixExplained,
@@ -33,13 +27,11 @@ from headrace.worker.messages import (
     Stats,
     Submit,
     ToGateway,
+    ToWorker,
 )
-from headrace.worker.settings import EXIT_LOAD_FAILED, Launch, WorkerSettings
 
-log = logging.getLogger("headrace.fleet")
-
-_LAST_WORD_SECONDS = 1.0
-"""How long a last message may take to arrive after the process that sent it has ended."""
+Role = Literal["both", "prefill", "decode"]
+"""What a replica is for. Every worker can do everything: the role is a matter of what the fleet sends it."""
 
 
 class State(str, Enum):
@@ -48,88 +40,116 @@ class State(str, Enum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    LOST = "lost"
+    """Nothing has been heard of it for a while; it may come back."""
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"
     """Given up: the model cannot be loaded, or the worker ended again and again while loading it."""
 
 
-class Replica:
-    """Runs one worker after another until it is told to stop."""
+COMING = frozenset({State.STARTING, State.RESTARTING, State.LOST})
+"""States of a replica that may soon be ready, so that requests wait for it."""
 
-    def __init__(self, name: str, settings: WorkerSettings, policy: RestartPolicy, channel: Channel) -> None:
+
+class Watcher(Protocol):
+    """Whoever owns the replica."""
+
+    def changed(self, replica: Replica) -> None:
+        """The replica's state is another now."""
+        ...
+
+    def lost(self, replica: Replica, streams: list[Stream]) -> None:
+        """The replica does not compute these any more, and they have not ended."""
+        ...
+
+
+class Replica(ABC):
+    """The session with a replica's worker, or with one worker after another."""
+
+    def __init__(self, name: str, model: str, channel: Channel, watcher: Watcher, role: Role) -> None:
+        """`model` is its name for as long as no worker has told a better one."""
         self.name = name
-        self.settings = settings
-        self.restarts = Restarts(policy)
-        self.state = State.STARTING
+        self.role: Role = role
         self.ready: Ready | None = None
         """What the last worker that was loaded said of itself."""
         self.reason = ""
         """Why the last worker ended; empty while none has."""
-        self.settled = asyncio.Event()
-        """Set once the first worker is ready, or will never be."""
-        self.on_ready: Callable[[], None] | None = None
-        """Called whenever a worker is ready, the first one and each that takes another's place."""
+        self._model = model
+        self._state = State.STARTING
         self._channel = channel
+        self._watcher = watcher
+        self._identity = ""
         self._streams: dict[str, Stream] = {}
         self._questions: dict[str, asyncio.Future[Answer]] = {}
-        self._process: WorkerProcess | None = None
-        self._identity = ""
-        self._ready_at: float | None = None
-        self._refusal = ""
-        self._stop = asyncio.Event()
-        self._last_word = asyncio.Event()
         self._stats: EngineStats | None = None
         self._stats_asked: asyncio.Future[None] | None = None
 
     @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def model(self) -> str:
+        return self.ready.model if self.ready else self._model
+
+    @property
+    @abstractmethod
     def pid(self) -> int | None:
-        """The worker's, None while there is none."""
-        return self._process.pid if self._process else None
+        """The worker's on its own host, None while there is none."""
+
+    @property
+    def restarts(self) -> int:
+        """Workers that took another's place."""
+        return 0
 
     @property
     def load(self) -> int:
         """Requests that have not ended, and questions not answered."""
         return len(self._streams) + len(self._questions)
 
+    @abstractmethod
     async def run(self) -> None:
-        """Keeps a worker alive; returns when stopped or given up."""
-        try:
-            self.state = await self._supervise()
-        finally:
-            self.settled.set()
+        """Keeps the session alive; returns when it is stopped or given up."""
 
-    async def _supervise(self) -> State:
-        lives = 0
-        while not self._stop.is_set():
-            status = await self._live(f"{self.name}.{lives}")
-            lives += 1
-            if self._stop.is_set():
-                break
-            served = None if self._ready_at is None else asyncio.get_running_loop().time() - self._ready_at
-            delay = self.restarts.ended(served, refused=status == EXIT_LOAD_FAILED)
-            if delay is None:
-                log.error("%s is given up: %s", self.name, self.reason)
-                return State.FAILED
-            log.warning("%s: %s; starting it again in %.1f s", self.name, self.reason, delay)
-            self.state = State.RESTARTING
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), delay)
-        return State.STOPPED
+    @abstractmethod
+    def drain(self) -> None:
+        """Lets the worker finish what it has accepted and end; ends one that is still loading."""
 
-    def submit(self, message: Submit) -> Stream:
-        """The replica must be ready."""
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends the worker at once, for good."""
+
+    def submit(self, stream: Stream) -> None:
+        """Has the worker compute what is left of the stream. The replica must be ready."""
         assert self.state is State.READY
-        assert message.id not in self._streams
-        stream = self._streams[message.id] = Stream(message.id, self.cancel)
-        self._channel.send(self._identity, message)
+        assert stream.id not in self._streams
+        self._streams[stream.id] = stream
+        self._send(stream.rest())
+
+    def cancel(self, request_id: str) -> bool:
+        """Ends the stream; False where it is not here, or has ended already."""
+        stream = self._streams.pop(request_id, None)
+        if stream is None:
+            return False
+        stream.end()
+        self._send(Cancel(request_id))
+        return True
+
+    def own_stream(self, message: Submit) -> Stream:
+        """Has this very worker compute the request; the stream ends with it."""
+        stream = Stream(message, self.cancel, moves=False)
+        self.submit(stream)
         return stream
 
-    def cancel(self, request_id: str) -> None:
-        """Ends the stream; nothing happens where it has ended already."""
-        if stream := self._streams.pop(request_id, None):
-            stream.end()
-            self._channel.send(self._identity, Cancel(request_id))
+    def evacuate(self) -> None:
+        """Gives up all streams that another worker can go on with."""
+        moving = [stream for stream in self._streams.values() if stream.moves]
+        for stream in moving:
+            del self._streams[stream.id]
+            self._send(Cancel(stream.id))
+        if moving:
+            self._watcher.lost(self, moving)
 
     async def ask(self, question: Question) -> Answer:
         """The worker's answer to a question of a new id; the replica must be ready.
@@ -141,11 +161,11 @@ class Replica:
         assert self.state is State.READY
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._questions[question.id] = answer
-        self._channel.send(self._identity, question)
+        self._send(question)
         try:
             return await answer
         except asyncio.CancelledError:
-            self._channel.send(self._identity, Cancel(question.id))
+            self._send(Cancel(question.id))
             raise
         finally:
             self._questions.pop(question.id, None)
@@ -155,63 +175,34 @@ class Replica:
         if self.state in (State.READY, State.DRAINING):
             if self._stats_asked is None:
                 self._stats_asked = asyncio.get_running_loop().create_future()
-                self._channel.send(self._identity, Ping())
+                self._send(Ping())
             await asyncio.wait([self._stats_asked], timeout=timeout)
         return self._stats
 
-    def drain(self) -> None:
-        """Lets the worker finish what it has accepted and end; ends one that is still loading."""
-        self._stop.set()
-        if self.state is State.READY:
-            self.state = State.DRAINING
-            self._channel.send(self._identity, Drain())
-        elif self.state is not State.DRAINING:
-            self.kill()
+    # for the kinds of replica
 
-    def kill(self) -> None:
-        """Ends the worker at once, for good."""
-        self._stop.set()
-        if self._process:
-            self._process.kill()
+    def _send(self, message: ToWorker) -> None:
+        self._channel.send(self._identity, message)
 
-    async def _live(self, identity: str) -> int:
-        """One worker from start to end; its exit status."""
-        self._identity = identity
-        self._ready_at = None
-        self._last_word.clear()
-        self._refusal = ""
-        self._channel.attach(identity, self._on_message)
-        try:
-            launch = Launch(address=self._channel.address, identity=identity, settings=self.settings)
-            self._process = await WorkerProcess.start(launch)
-            if self._stop.is_set():
-                self._process.kill()
-            status = await self._process.wait()
-            if status in (0, EXIT_LOAD_FAILED):
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._last_word.wait(), _LAST_WORD_SECONDS)
-        finally:
-            self._process = None
-            self._channel.detach(identity)
-            self._abandon()
-        loading = " while loading" if self._ready_at is None else ""
-        self.reason = self._refusal or f"the worker {describe_status(status)}{loading}"
-        return status
+    def _become(self, state: State) -> None:
+        if state is not self._state:
+            self._state = state
+            self._watcher.changed(self)
 
-    def _abandon(self) -> None:
-        """The worker is gone: whoever waits on it must know at once."""
-        if self._stop.is_set():
-            error: HeadraceError = WorkerDiedError("the server stopped before the request ended")
-        else:
-            error = WorkerDiedError("the worker that computed this request died; send the request again")
-        for stream in self._streams.values():
-            stream.end(error)
-        self._streams.clear()
+    def _abandon(self, error: HeadraceError) -> None:
+        """The worker is gone: whoever waits on it must know at once. The state tells so already."""
+        streams, self._streams = list(self._streams.values()), {}
+        moving = [stream for stream in streams if stream.moves]
+        for stream in streams:
+            if not stream.moves:
+                stream.end(error)
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(error)
         self._stats = None
         self._answer_stats()
+        if moving:
+            self._watcher.lost(self, moving)
 
     def _on_message(self, message: ToGateway) -> None:
         match message:
@@ -235,11 +226,16 @@ class Replica:
                     question.set_result(message)
             case Ready():
                 self._on_ready(message)
-            case Failed(reason=reason):
-                self._refusal = reason
-                self._last_word.set()
-            case Drained():
-                self._last_word.set()
+            case _:
+                self._on_last_word(message)
+
+    @abstractmethod
+    def _on_ready(self, ready: Ready) -> None:
+        """A worker has loaded its model."""
+
+    @abstractmethod
+    def _on_last_word(self, message: ToGateway) -> None:
+        """The worker could not load, or has drained."""
 
     def _deliver(self, message: Events) -> None:
         for event in message.events:
@@ -250,21 +246,14 @@ class Replica:
                 del self._streams[event.id]
             stream.push(event)
 
-    def _on_ready(self, ready: Ready) -> None:
-        if ready.version != PROTOCOL_VERSION:
-            self._refusal = f"the worker speaks version {ready.version}, this gateway {PROTOCOL_VERSION}"
-            if self._process:
-                self._process.kill()
-            return
-        self.ready = ready
-        self._ready_at = asyncio.get_running_loop().time()
-        if not self._stop.is_set():
-            self.state = State.READY
-            if self.on_ready is not None:
-                self.on_ready()
-        self.settled.set()
-
     def _answer_stats(self) -> None:
         if self._stats_asked and not self._stats_asked.done():
             self._stats_asked.set_result(None)
         self._stats_asked = None
+
+
+def version_refusal(ready: Ready) -> str:
+    """Why a worker of another version cannot be used; empty where it can."""
+    if ready.version == PROTOCOL_VERSION:
+        return ""
+    return f"the worker speaks version {ready.version}, this gateway {PROTOCOL_VERSION}"

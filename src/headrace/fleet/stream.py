@@ -1,4 +1,4 @@
-"""What comes of one request, event by event."""
+"""What comes of one request, event by event, whichever worker computes it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,59 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from headrace.errors import HeadraceError
-from headrace.worker.messages import TokenEvent
+from headrace.worker.messages import Submit, TokenEvent
 
 
 class Stream:
     """An asynchronous iterator over a request's events; the last one has a finish reason.
 
-    Raises RequestError where the worker rejects the request, WorkerDiedError where the worker ends first;
-    events that came before are delivered before. For one consumer, who closes the stream when leaving early:
-    `async with contextlib.aclosing(stream)`.
+    Raises RequestError where the worker rejects the request, WorkerDiedError where no worker can go on with
+    it; events that came before are delivered before. For one consumer, who closes the stream when leaving
+    early: `async with contextlib.aclosing(stream)`.
     """
 
-    __slots__ = ("_cancel", "_ended", "_error", "_events", "_told", "_waiter", "id")
+    __slots__ = (
+        "_cancel",
+        "_ended",
+        "_error",
+        "_events",
+        "_told",
+        "_waiter",
+        "losses",
+        "message",
+        "moves",
+        "output",
+    )
 
-    def __init__(self, request_id: str, cancel: Callable[[str], None]) -> None:
+    def __init__(self, message: Submit, cancel: Callable[[str], object], *, moves: bool = True) -> None:
         """`cancel` is called with the id when the stream is closed before its end."""
-        self.id = request_id
+        self.message = message
+        self.moves = moves
+        """Whether another worker goes on with it where the first one ends."""
+        self.output: list[int] = []
+        """Tokens delivered so far."""
+        self.losses = 0
+        """Workers in turn that ended before they brought it any further."""
         self._cancel = cancel
         self._events: deque[TokenEvent] = deque()
         self._ended = False
         self._error: HeadraceError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._told: Callable[[], None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.message.id
+
+    def rest(self) -> Submit:
+        """The message by which a worker computes what has not been delivered."""
+        if not self.output:
+            return self.message
+        # What the prompt's tokens scored came with the first event.
+        return msgspec.structs.replace(self.message, output=list(self.output), prompt_logprobs=-1)
 
     def when_ended(self, told: Callable[[], None]) -> None:
         """`told` is called, once, when the last event is here, though it may not have been read yet."""
@@ -37,6 +67,8 @@ class Stream:
     def push(self, event: TokenEvent) -> None:
         """Adds an event. Nothing but a waiting consumer is woken, so bursts cost one wake-up."""
         self._events.append(event)
+        self.output += event.token_ids
+        self.losses = 0
         self._ended = event.finish_reason is not None
         self._wake()
 

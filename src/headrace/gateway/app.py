@@ -65,9 +65,10 @@ class _Pages:
         """200 where every model can be asked, else 503 and what is wrong."""
         if self._gateway.admission.draining:
             return _json({"status": "draining"}, 503)
-        models = {name: model.engine.health() for name, model in self._gateway.models.items()}
-        ready = all(any(replica.state is State.READY for replica in fleet) for fleet in models.values())
-        return _json({"status": "ok" if ready else "unavailable", "models": models}, 200 if ready else 503)
+        fleets = [model.engine.health() for model in self._gateway.models.values()]
+        ready = all(any(replica.state is State.READY for replica in fleet) for fleet in fleets)
+        workers = [replica for fleet in fleets for replica in fleet]
+        return _json({"status": "ok" if ready else "unavailable", "workers": workers}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         stats = {name: await model.engine.stats() for name, model in self._gateway.models.items()}
