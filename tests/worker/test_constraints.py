@@ -18,12 +18,13 @@ from headrace.backends.sampling import SamplingParams
 from headrace.errors import RequestError
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.vocabulary import TokenType
-from headrace.worker.constraints import Constraints, check
+from headrace.worker.constraints import Constraints, check, schema_in_lark
 from headrace.worker.generator import Generator
 from headrace.worker.loader import load, open_model
 from headrace.worker.messages import Constraint, Rejected, Submit
 from headrace.worker.settings import WorkerSettings
 from random_schemas import random_schema
+from small_vocabulary import small_metadata
 
 PERSON = {
     "type": "object",
@@ -159,6 +160,38 @@ def test_outputs_of_200_random_schemas_are_valid(generator):
         jsonschema.validate(json.loads(found[name].text), schemas[name], format_checker=formats)
     assert len(finished) > 180
     assert {found[name].reason for name in found.keys() - finished} <= {"length"}
+
+
+def matches(constraint: Constraint, text: str) -> bool:
+    """Whether the constraint lets a text through, byte by byte, and no byte more."""
+    vocab = Tokenizer.from_metadata(small_metadata())
+    matcher = Constraints(vocab.vocab_size, lambda: vocab).compile(constraint).result()
+    tokens = [vocab.encode(char, add_bos=False)[0] for char in text]
+    if matcher.allowed(tokens) < len(tokens):
+        return False
+    for token in tokens:
+        matcher.advance(token)
+    return matcher.finished
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a grammar"])
+def test_white_space_is_what_people_write_and_cannot_go_on(alone):
+    nested = {"type": "object", "properties": {"a": {"enum": ["x"]}, "b": {"type": "array"}}}
+    nested |= {"required": ["a", "b"], "additionalProperties": False}
+    constraint = schema(nested)
+    if not alone:
+        constraint = Constraint("lark", f"start: {schema_in_lark(constraint.text)}")
+    value = {"a": "x", "b": [1, {"c": []}]}
+    for indent in (None, 1, 2, 4, "\t"):
+        assert matches(constraint, json.dumps(value, indent=indent))
+    assert matches(constraint, json.dumps(value, separators=(",", ":")))
+    for gap in ("  ", "\n\n", " \n", "\n ".ljust(23), "\n \t", "\r\n"):
+        assert not matches(constraint, f'{{"a": "x"{gap}, "b": []}}')
+
+
+@pytest.mark.parametrize("text", ["true", "{}", " { } ", '{"type": "array"}'])
+def test_any_schema_can_stand_in_a_grammar(text):
+    assert matches(Constraint("lark", f'start: {schema_in_lark(text)} "!"'), "[1, 2]!")
 
 
 def test_the_end_comes_with_the_token_that_completes_the_output(generator):

@@ -12,6 +12,7 @@ from headrace.errors import RequestError
 from headrace.gateway.errors import missing
 from headrace.gateway.openai.requests import ChatRequest, GenerationRequest
 from headrace.gateway.served import ServedModel
+from headrace.worker.constraints import schema_in_lark
 from headrace.worker.messages import Constraint
 
 _ANY_OBJECT = Constraint("json_schema", '{"type":"object"}')
@@ -109,7 +110,7 @@ def _after_reasoning(model: ServedModel, constraint: Constraint, tail: str) -> C
     """The constraint; where the model thinks, one that leaves it its reasoning before the JSON."""
     if constraint.kind != "json_schema":
         return constraint
-    grammar = model.prompter.answer_format.after_reasoning(f"answer: %json {constraint.text}", tail)
+    grammar = model.prompter.answer_format.after_reasoning(f"answer: {schema_in_lark(constraint.text)}", tail)
     return constraint if grammar is None else Constraint("lark", grammar)
 
 

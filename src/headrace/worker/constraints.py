@@ -35,8 +35,9 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-# A model that is at a loss writes white space for ever, if it may.
-_JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \t\n\r]{1,40}"}
+# A model that may not write what it wants to, such as the end, writes white space as long as it may: most
+# often before a comma. So a gap is a blank, or a new line and its indentation; no two of them in a row.
+_JSON_OPTIONS: Any = {"whitespace_pattern": r" |\n( {0,20}|\t{0,8})"}
 _BRANCHES = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "contains", "not", "if", "then", "else")
@@ -67,6 +68,16 @@ def _check(kind: str, text: str) -> None:
     if fault:
         where = f"at {_place(json.loads(text), fault)}: " if kind == "json_schema" else ""
         raise RequestError(where + _shortened(kind, fault))
+
+
+def schema_in_lark(text: str) -> str:
+    """A schema's text as a term of a Lark grammar, with the same white space as where it stands alone."""
+    text = "{}" if text.strip() == "true" else text.strip()
+    if not text.startswith("{"):
+        return f"%json {text}"
+    rest = text[1:].lstrip()
+    comma = "" if rest == "}" else ", "
+    return f'%json {{"x-guidance": {json.dumps(_JSON_OPTIONS)}{comma}{rest}'
 
 
 class Constraints:
