@@ -9,7 +9,7 @@ another child's: a longer block takes the place of a shorter one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -105,6 +105,8 @@ class PrefixTree:
         # it comes up; so uses cost nothing here and the queue never outgrows the tree.
         self._queue: list[tuple[int, int, Node]] = []
         self._log: CacheLog | None = None
+        self.before_eviction: Callable[[Node], None] | None = None
+        """Called with each node that is about to be given up; its blocks still hold their content."""
 
     def match(self, namespace: PrefixNamespace, tokens: Sequence[int], limit: int) -> Match:
         """The longest prefix of tokens[:limit] that the tree holds. Changes nothing.
@@ -200,6 +202,8 @@ class PrefixTree:
             if node.tick != tick:
                 self._offer(node)
             elif self._evictable(node):
+                if self.before_eviction is not None:
+                    self.before_eviction(node)
                 self._remove(node)
                 return True
         return False
