@@ -27,6 +27,9 @@ _FIXED: dict[str, dict[str, Any]] = {
 }
 """Fields of bodies that must be right for a request to get beyond the first check, or to end soon."""
 
+_PROMPTS = ("ChatRequest", "CompletionRequest")
+"""What the endpoints about prefixes take, which the document leaves open."""
+
 
 def reachable(document: dict[str, Any]) -> dict[str, Any]:
     """The document with those fields fixed, so that not every request asks for a model that is not there."""
@@ -35,6 +38,10 @@ def reachable(document: dict[str, Any]) -> dict[str, Any]:
         if f'/{name}"' not in answers:
             fields = schema.get("properties", {})
             fields.update((field, _FIXED[field]) for field in _FIXED if field in fields)
+    prompts = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in _PROMPTS]}
+    for verb in ("explain", "warm", "pin"):
+        body = document["paths"][f"/v1/prefix/{verb}"]["post"]["requestBody"]
+        body["content"]["application/json"]["schema"] = prompts
     return document
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.fake_prefixes import FakePrefixes
 from headrace.engine.stats import EngineStats
 from headrace.errors import TemplateError, WorkerDiedError
 from headrace.fleet import ReplicaHealth, State, Stream
@@ -37,6 +38,7 @@ class FakeEngine:
         self.held.set()
         self.dies_after: int | None = None
         """Tokens after which the worker of every request dies."""
+        self.prefixes = FakePrefixes()
         self._streams: dict[str, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

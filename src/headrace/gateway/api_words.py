@@ -130,7 +130,7 @@ WORDS: Mapping[tuple[str, str], Words] = {
     ("GET", "/v1/batches"): Words("List batches", answer=BatchList, query=_PAGES),
     ("GET", "/v1/batches/{id}"): Words("Describe a batch", answer=BatchObject),
     ("POST", "/v1/batches/{id}/cancel"): Words("End a batch early", answer=BatchObject),
-    ("GET", "/v1/prefix"): Words("List hot prefixes of the caches"),
+    ("GET", "/v1/prefix"): Words("List hot prefixes of the caches", query=("limit",)),
     ("POST", "/v1/prefix/explain"): Words("How much of a prompt the cache holds", _OBJECT),
     ("POST", "/v1/prefix/warm"): Words("Put a prompt into the cache", _OBJECT),
     ("POST", "/v1/prefix/pin"): Words("Keep a prompt in the cache", _OBJECT),
