@@ -48,6 +48,15 @@ REQUESTS = {
 {"model":"fake","prompt":"Hi","system":"x","raw":false,"options":{"num_predict":3},"keep_alive":-1}""",
     "ollama-show": """/api/show
 {"model":"fake","verbose":true}""",
+    "prefix-explain": """/v1/prefix/explain
+{"model":"fake","messages":[{"role":"system","content":"Be brief"},{"role":"user","content":"Hi"}],
+"cache_salt":"a"}""",
+    "prefix-warm": """/v1/prefix/warm
+{"model":"fake","prompt":["The same beginning of all","The same end"],"cache_salt":"a"}""",
+    "prefix-pin": """/v1/prefix/pin
+{"model":"fake","messages":[{"role":"system","content":"The same"}],"add_generation_prompt":false}""",
+    "prefix-unpin": """/v1/prefix/unpin
+{"id":"0123456789abcdef"}""",
     "batch": """batch
 {"custom_id":"a","method":"POST","url":"/v1/completions","body":{"model":"fake","prompt":"Hi","stream":false}}""",
 }

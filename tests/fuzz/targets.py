@@ -101,7 +101,7 @@ def _gateway() -> tuple[asyncio.AbstractEventLoop, dict[str, ASGIApp]]:
     words = ByteWords()
     words.knows_tools = True
     model = ServedModel("fake", FakeEngine(), words, context_length=96)
-    gateway = Gateway({"fake": model}, Admission(256), 2**20)
+    gateway = Gateway({"fake": model}, Admission(256), 2**20, expose_prefixes=True)
     app = create_app(gateway)
     routes = [route for route in app.routes if isinstance(route, Route) and "POST" in (route.methods or ())]
     return asyncio.new_event_loop(), {route.path: route.app for route in routes}

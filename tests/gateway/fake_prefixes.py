@@ -13,6 +13,8 @@ from headrace.worker.messages import PrefixExplained, PrefixPinned
 
 _MOST_PINNED = 8
 """Blocks."""
+_MOST_WARMED = 64
+"""Prompts; the oldest goes first."""
 
 
 class FakePrefixes:
@@ -46,6 +48,8 @@ class FakePrefixes:
     async def warm(self, tokens: Sequence[int], salt: str = "") -> None:
         key = (salt, tuple(tokens))
         self.warmed[key] = self.warmed.get(key, 0) + 1
+        if len(self.warmed) > _MOST_WARMED:
+            del self.warmed[next(iter(self.warmed))]
 
     async def pin(self, tokens: Sequence[int], salt: str = "") -> tuple[Pin, PrefixPinned]:
         whole = tuple(tokens[: len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS])
