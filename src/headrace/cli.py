@@ -80,6 +80,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @cli.command()
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
+@options("replicas", "prefill", "decode")
 @options("load_on_demand", "memory_gib", "keep_alive", "expose_prefixes")
 @options(*_OPERATORS)
 def serve(
@@ -90,6 +91,9 @@ def serve(
     max_body_mib: int,
     drain_seconds: float,
     log_requests: bool,
+    replicas: str | None,
+    prefill: int,
+    decode: int,
     load_on_demand: bool,
     memory_gib: float | None,
     keep_alive: float,
@@ -98,6 +102,7 @@ def serve(
     **engine: Any,
 ) -> None:
     """Serve models over HTTP: the first one at once, others when they are asked for."""
+    from headrace.fleet import Shapes
     from headrace.gateway.operating import OperatorSettings
     from headrace.gateway.serve import ServeSettings, serve_model
     from headrace.worker.settings import WorkerSettings
@@ -113,6 +118,7 @@ def serve(
         log_requests=log_requests,
         worker=WorkerSettings(**_engine_settings(model=models[0], **engine)),
         models=models,
+        shapes=Shapes.parse(replicas, prefill, decode),
         load_on_demand=load_on_demand,
         memory_bytes=_bytes(memory_gib),
         keep_alive=keep_alive,

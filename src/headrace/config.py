@@ -69,10 +69,15 @@ SETTINGS: dict[str, Setting] = {
     ),
     "host": Setting(str, "Address to listen on.", "127.0.0.1"),
     "port": Setting(WholeNumber(0, 65535), "Port to listen on; 0 takes a free one.", 8000),
-    "threads": Setting(WholeNumber(1, MAX_THREADS), "Threads that compute. [default: the usable cores]"),
+    "replicas": Setting(
+        str, "Workers of each model, such as 2; or NAME=2 for one model, with commas between. [default: 1]"
+    ),
+    "prefill": Setting(WholeNumber(min=0), "Workers that only compute prompts, and hand them on.", 0),
+    "decode": Setting(WholeNumber(min=0), "Workers that only compute answers to such prompts.", 0),
+    "threads": Setting(WholeNumber(1, MAX_THREADS), "Threads of each worker. [default: the usable cores]"),
     "context_length": Setting(_COUNT, "Most tokens of prompt and answer. [default: the model's]"),
     "cache_gib": Setting(
-        _SIZE, "Size of the KV cache in GiB. [default: a quarter of the free memory, at most 8]"
+        _SIZE, "Size of each KV cache in GiB. [default: a quarter of the free memory over all, at most 8]"
     ),
     "cache_tokens": Setting(_COUNT, "Size of the KV cache in tokens, instead of --cache-gib."),
     "kv_dtype": Setting(

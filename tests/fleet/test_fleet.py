@@ -63,7 +63,7 @@ def with_fleet(synthetic_model: Path) -> Callable[[Callable[[Fleet], Awaitable[N
 
     def run(test: Callable[[Fleet], Awaitable[None]]) -> None:
         async def body() -> None:
-            async with Fleet([settings(synthetic_model)], QUICK) as fleet:
+            async with Fleet(settings(synthetic_model), policy=QUICK) as fleet:
                 await asyncio.wait_for(test(fleet), 60)
 
         asyncio.run(body())
@@ -249,7 +249,7 @@ def test_a_broken_model_is_refused_with_the_workers_own_words(synthetic_model: P
     broken.write_bytes(synthetic_model.read_bytes()[:5000])
 
     async def start() -> None:
-        await asyncio.wait_for(Fleet([settings(broken)], QUICK).start(), 30)
+        await asyncio.wait_for(Fleet(settings(broken), policy=QUICK).start(), 30)
 
     with pytest.raises(WorkerUnavailableError, match=r"broken\.gguf"):
         asyncio.run(start())
@@ -262,7 +262,7 @@ from headrace.fleet import Fleet
 from headrace.worker.settings import WorkerSettings
 async def main():
     settings = msgspec.json.decode({encoded(settings(synthetic_model))!r}, type=WorkerSettings)
-    async with Fleet([settings]) as fleet:
+    async with Fleet(settings) as fleet:
         print(fleet.facts.pid, flush=True)
         await asyncio.sleep(60)
 asyncio.run(main())

@@ -34,7 +34,7 @@ def on_a_fleet(model: Path, test: Callable[[Fleet], Awaitable[None]], **changes:
     )
 
     async def body() -> None:
-        async with Fleet([settings], QUICK) as fleet:
+        async with Fleet(settings, policy=QUICK) as fleet:
             await asyncio.wait_for(test(fleet), 60)
 
     asyncio.run(body())

@@ -4,6 +4,17 @@ from headrace.fleet.fleet import Fleet, ReplicaHealth
 from headrace.fleet.prefixes import Pin, Prefixes
 from headrace.fleet.replica import State
 from headrace.fleet.restart import RestartPolicy
+from headrace.fleet.shape import FleetShape, Shapes
 from headrace.fleet.stream import Stream
 
-__all__ = ["Fleet", "Pin", "Prefixes", "ReplicaHealth", "RestartPolicy", "State", "Stream"]
+__all__ = [
+    "Fleet",
+    "FleetShape",
+    "Pin",
+    "Prefixes",
+    "ReplicaHealth",
+    "RestartPolicy",
+    "Shapes",
+    "State",
+    "Stream",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -16,6 +16,7 @@ from headrace.fleet.local import LocalReplica
 from headrace.fleet.prefixes import Prefixes
 from headrace.fleet.replica import COMING, Replica, Role, State
 from headrace.fleet.restart import RestartPolicy
+from headrace.fleet.shape import FleetShape
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import Embed, Embedded, Ready, Submit
 from headrace.worker.settings import WorkerSettings
@@ -51,9 +52,12 @@ class Fleet:
     entering starts the workers, leaving ends them.
     """
 
-    def __init__(self, settings: Sequence[WorkerSettings], policy: RestartPolicy | None = None) -> None:
-        """One replica for each element of `settings`."""
+    def __init__(
+        self, settings: WorkerSettings, shape: FleetShape | None = None, policy: RestartPolicy | None = None
+    ) -> None:
+        """Replicas that are alike but for their roles; one where no shape is given."""
         self._settings = settings
+        self._shape = shape or FleetShape()
         self._policy = policy or RestartPolicy()
         self.prefixes = Prefixes()
         """What the replicas' prefix caches hold."""
@@ -74,8 +78,9 @@ class Fleet:
             WorkerUnavailableError: with the worker's own message, where one cannot be loaded.
         """
         self._channel = Channel()
-        for number, settings in enumerate(self._settings):
-            replica = LocalReplica(f"worker-{number}", settings, self._policy, self._channel, self)
+        for number, role in enumerate(self._shape.roles()):
+            name = f"worker-{number}"
+            replica = LocalReplica(name, self._settings, self._policy, self._channel, self, role)
             self.prefixes.watch(replica)
             self._replicas.append(replica)
             self._tasks.append(asyncio.create_task(replica.run(), name=replica.name))
@@ -96,6 +101,11 @@ class Fleet:
         ready = self._replicas[0].ready
         assert ready is not None
         return ready
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of all replicas' caches together."""
+        return sum(replica.ready.cache_bytes for replica in self._replicas if replica.ready)
 
     def submit(self, message: Submit) -> Stream:
         """Hands the request to a replica, or keeps it until one is ready; its id must be new.

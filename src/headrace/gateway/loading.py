@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.errors import HeadraceError, RequestError, WorkerUnavailableError
-from headrace.fleet import Fleet
+from headrace.fleet import Fleet, FleetShape, Shapes
 from headrace.gateway.errors import UnavailableError
 from headrace.gateway.prompter import ModelPrompter
 from headrace.gateway.served import ServedModel
@@ -29,7 +29,10 @@ class LoadPlan:
     model: OpenModel
     prompter: ModelPrompter
     settings: WorkerSettings
+    """Of each worker."""
+    shape: FleetShape
     footprint: Footprint
+    """Of all workers together; they share the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,14 @@ class LoadedModel:
 class ModelLoader:
     """Loads models one like the other, after the settings of one of them."""
 
-    def __init__(self, settings: WorkerSettings, *, budgeted: bool) -> None:
+    def __init__(self, settings: WorkerSettings, *, budgeted: bool, shapes: Shapes | None = None) -> None:
         """`settings.model` is loaded just as they say; a draft model serves that one alone.
 
         Where memory is budgeted a cache's size is decided here; else a worker decides by what it finds free.
         """
         self._settings = settings
         self._budgeted = budgeted
+        self._shapes = shapes or Shapes()
 
     @property
     def draft_model(self) -> str | None:
@@ -73,16 +77,18 @@ class ModelLoader:
 
     def _plan(self, file: LocalFile, free_bytes: int) -> LoadPlan:
         model = open_model(file.source)
-        settings = self._for_model(file, model)
+        shape = self._shapes.of(file.name)
+        settings = msgspec.structs.replace(self._for_model(file, model), workers=max(1, shape.count))
         draft = settings.draft_model
         models = [model] if draft is None else [model, open_model(draft)]
         if self._budgeted:
             expected = footprint(models, settings, free_bytes)
             if settings.cache_tokens is None:
                 settings = msgspec.structs.replace(settings, cache_bytes=expected.cache)
+            expected = Footprint(expected.weights, expected.cache * shape.count)
         else:
             expected = Footprint(weights_bytes(models), 0)
-        return LoadPlan(file, model, ModelPrompter(model), settings, expected)
+        return LoadPlan(file, model, ModelPrompter(model), settings, shape, expected)
 
     def _for_model(self, file: LocalFile, model: OpenModel) -> WorkerSettings:
         if file.source == self._settings.model:
@@ -99,7 +105,7 @@ class ModelLoader:
 
     async def load(self, plan: LoadPlan) -> LoadedModel:
         """Starts the workers. Raises UnavailableError, 503, with their reason where they do not start."""
-        fleet = Fleet([plan.settings])
+        fleet = Fleet(plan.settings, plan.shape)
         try:
             await fleet.start()
         except WorkerUnavailableError as error:
@@ -118,4 +124,4 @@ class ModelLoader:
             sampling=plan.model.sampling,
             fingerprint=f"fp_{facts.fingerprint.digest()}",
         )
-        return LoadedModel(served, fleet, Footprint(plan.footprint.weights, facts.cache_bytes))
+        return LoadedModel(served, fleet, Footprint(plan.footprint.weights, fleet.cache_bytes))

@@ -15,6 +15,7 @@ from pathlib import Path
 import uvloop
 
 from headrace.errors import RequestError
+from headrace.fleet import Shapes
 from headrace.gateway.admission import Admission
 from headrace.gateway.batches.endpoints import batch_endpoints
 from headrace.gateway.batches.service import Batches
@@ -53,6 +54,8 @@ class ServeSettings:
     """How models are run; its own is loaded at the start."""
     models: Sequence[str]
     """Names or paths of all that are served, the worker's first."""
+    shapes: Shapes = field(default_factory=Shapes)
+    """Replicas of each model."""
     load_on_demand: bool = False
     """Any model in the models folder may be asked for."""
     memory_bytes: int | None = None
@@ -93,7 +96,7 @@ def _catalogue(settings: ServeSettings, named: Sequence[LocalFile]) -> Catalogue
     if memory is None and (settings.load_on_demand or len(named) > 1):
         memory = free_memory()
     return Catalogue(
-        ModelLoader(settings.worker, budgeted=memory is not None),
+        ModelLoader(settings.worker, budgeted=memory is not None, shapes=settings.shapes),
         named,
         on_demand=settings.load_on_demand,
         budget=Budget(memory, settings.keep_alive, settings.drain_seconds),

@@ -31,12 +31,14 @@ class CacheSize:
         return min(self.blocks // 2, self.blocks - _blocks(self.context_length))
 
 
-def default_bytes(free_bytes: int) -> int:
+def default_bytes(free_bytes: int, workers: int = 1) -> int:
     """The most that a cache takes where nothing else is asked for: a quarter of free memory, at most 8 GiB.
+
+    So many workers that start at a time share the quarter.
 
     The rest is for the gateway and other programs, and beyond 8 GiB a cache seldom brings more.
     """
-    return min(int(free_bytes * _MEMORY_SHARE), _MOST_BYTES)
+    return min(int(free_bytes * _MEMORY_SHARE) // workers, _MOST_BYTES)
 
 
 def cache_size(
@@ -48,6 +50,7 @@ def cache_size(
     free_bytes: int,
     cache_tokens: int | None = None,
     cache_bytes: int | None = None,
+    workers: int = 1,
 ) -> CacheSize:
     """Blocks for the tokens or bytes asked for, else for `default_bytes` of free memory.
 
@@ -60,6 +63,7 @@ def cache_size(
         free_bytes: memory that can be taken, after the weights were loaded.
         cache_tokens: tokens asked for, in place of the default.
         cache_bytes: bytes asked for, in place of the default.
+        workers: how many start at a time and share what is free by default.
 
     Raises:
         ConfigError: a number asked for is impossible, or the context asked for does not fit.
@@ -76,7 +80,7 @@ def cache_size(
     elif cache_bytes is not None:
         blocks = cache_bytes // block_bytes
     else:
-        blocks = min(default_bytes(free_bytes) // block_bytes, max_running * _blocks(context))
+        blocks = min(default_bytes(free_bytes, workers) // block_bytes, max_running * _blocks(context))
     setting = "cache-gib" if cache_tokens is None else "cache-tokens"
     asked = cache_tokens is not None or cache_bytes is not None
     if asked and blocks * block_bytes > free_bytes:

@@ -43,6 +43,7 @@ def footprint(models: Sequence[OpenModel], settings: WorkerSettings, free_bytes:
         free_bytes=max(0, free_bytes - weights),
         cache_tokens=settings.cache_tokens,
         cache_bytes=settings.cache_bytes,
+        workers=settings.workers,
     )
     return Footprint(weights, size.bytes)
 

@@ -182,6 +182,7 @@ def _size_cache(backends: Sequence[Backend], config: ModelConfig, settings: Work
         free_bytes=free_memory() - sum(backend.page_cache_bytes for backend in backends),
         cache_tokens=settings.cache_tokens,
         cache_bytes=settings.cache_bytes,
+        workers=settings.workers,
     )
     if size.context_length < (settings.context_length or config.context_length):
         log.warning(

@@ -28,8 +28,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_tokens: int | None = None
     """Size of the cache in tokens; None: `cache_bytes`, else a quarter of free memory."""
     cache_bytes: int | None = None
+    workers: int = 1
+    """How many like it start on the host at a time: by default their caches share what one's would be."""
     kv_dtype: Literal["f16", "int8"] = "f16"
-    """Element type of the cache. int8 takes 58% of the room (heads of 64) and is less exact."""
+    """Element type of the cache. int8 takes 64% of the room (heads of 64) and is less exact."""
     context_length: int | None = None
     """The most tokens of prompt and output together; None: the model's, or what the cache can hold."""
     prefix_cache: bool = True
