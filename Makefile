@@ -51,7 +51,7 @@ bench: $(VENV)/installed ## measure throughput of the default model
 peers: $(VENV)/installed ## compare with other engines, installed from PyPI at their first use
 	@$(BIN)/python benchmarks/peers.py $(ARGS)
 
-load-test: $(VENV)/installed ## put a load client from outside on a running server
+load-test: $(VENV)/installed ## put GuideLLM, AIPerf or vLLM's client on a running server
 	@$(BIN)/python benchmarks/load_client.py $(ARGS)
 
 soak: $(VENV)/installed-dev ## an hour of mixed traffic on the server; prints the slope of its memory

@@ -56,6 +56,14 @@ def convert(gguf: Path, folder: Path) -> Path:
     return folder
 
 
+def write_tokenizer(gguf: Path, folder: Path) -> Path:
+    """Write only what transformers reads a tokenizer from into the folder; the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with GgufFile(gguf) as weights:
+        _write_tokenizer(folder, weights, Tokenizer.from_metadata(weights.metadata))
+    return folder
+
+
 def _config(weights: GgufFile, tokenizer: Tokenizer) -> dict[str, Any]:
     config = ModelConfig.from_weights(weights)
     return {

@@ -43,6 +43,13 @@ class Environment:
             print(f"peers: making an environment for {self.name}", file=sys.stderr, flush=True)
             venv.create(self.folder, with_pip=True)
 
+    def provide(self, requirement: str) -> None:
+        """Install a package with all it requires, where that is not done. Raises PeerError."""
+        if not self.installed:
+            self.create()
+            self.install([requirement])
+            self.finish()
+
     def install(
         self, requirements: Sequence[str], *options: str, env: Mapping[str, str] | None = None
     ) -> None:

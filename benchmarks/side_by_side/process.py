@@ -48,9 +48,18 @@ def output_of(
 
 @contextlib.contextmanager
 def serving(
-    command: Command, log: str, port: int, seconds: float, *, env: Mapping[str, str] | None = None
+    command: Command,
+    log: str,
+    port: int,
+    seconds: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    must_end_well: bool = False,
 ) -> Iterator[str]:
-    """Address of a server that has said on /health that it is ready; it is ended with the context."""
+    """Address of a server that has said on /health that it is ready; it is ended with the context.
+
+    Raises PeerError where it does not get ready in time; or then ends with another status than 0, if it must.
+    """
     address = f"http://127.0.0.1:{port}"
     with _log(log).open("w", encoding="utf-8") as output:
         process = _start(command, env, stdout=output, stderr=subprocess.STDOUT)
@@ -59,6 +68,8 @@ def serving(
             yield address
         finally:
             _end(process, patience=30)
+    if must_end_well and process.returncode != 0:
+        raise PeerError(f"the server ended with status {process.returncode}: {_last_line(_log(log))}")
 
 
 def adopt_orphans() -> None:

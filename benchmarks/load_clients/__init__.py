@@ -1,0 +1,1 @@
+"""Load clients that others wrote, each in an environment of its own, and what each says of a server."""
