@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -17,6 +17,7 @@ from headrace.worker.constraints import Constraints, TokenMatcher
 from headrace.worker.detokenizer import Delivery, Detokenizer
 from headrace.worker.embeddings import Pool
 from headrace.worker.loader import LoadedModel
+from headrace.worker.loans import Loans
 from headrace.worker.messages import Embed, Embedded, Rejected, Submit, TokenEvent
 
 
@@ -56,6 +57,7 @@ class Generator:
         self._constraints = Constraints(loaded.backend.vocab_size, self._tokenizer)
         self._compiling: dict[str, tuple[Submit, Future[TokenMatcher]]] = {}
         self._pools: dict[str, Pool] = {}
+        self.loans = Loans(self._engine.transfers)
         self._messages: list[Rejected | Embedded] = []
         self._began = self._submitted = 0.0
 
@@ -63,6 +65,11 @@ class Generator:
     def live(self) -> int:
         """Requests that have not ended."""
         return len(self._live) + len(self._compiling) + len(self._pools)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to do: no request, and no transfer that still touches blocks."""
+        return not (self.live or self._engine.has_work)
 
     def submit(self, message: Submit) -> None:
         """Raises RequestError for a request that cannot run.
@@ -73,7 +80,9 @@ class Generator:
         if message.constraint is None:
             self._add(message)
         else:
-            self._compiling[message.id] = message, self._constraints.compile(message.constraint)
+            matcher = self._constraints.compile(message.constraint)
+            self._compiling[message.id] = message, matcher
+            matcher.add_done_callback(lambda _: self.loans.ring())
 
     def embed(self, message: Embed) -> None:
         """Raises RequestError for a prompt that cannot be embedded. `take_messages` has the vector."""
@@ -143,21 +152,28 @@ class Generator:
             self._engine.cancel(request_id)
 
     def begin(self) -> bool:
-        """Submits the next step; False where there is nothing to compute."""
+        """Submits the next step; False where there is nothing to compute. Waits for what is on its way."""
+        while not (computing := self.try_begin()) and not self.idle:
+            self.loans.wait()
+        return computing
+
+    def try_begin(self) -> bool:
+        """Submits the next step; False where there is nothing to compute yet.
+
+        `idle` says whether there will be; `loans.wake` is called when it is worth trying again.
+        """
         self._add_compiled()
+        self.loans.apply()
         self._began = perf_counter()
         computing = self._engine.submit()
-        while not computing and self._compiling:
-            wait([future for _, future in self._compiling.values()], return_when=FIRST_COMPLETED)
-            self._add_compiled()
-            self._began = perf_counter()
-            computing = self._engine.submit()
+        self.loans.tell()
         self._submitted = perf_counter()
         return computing
 
     def complete(self) -> list[TokenEvent]:
         """Waits for the step; what it brought. Requests that met a stop string have ended."""
         outputs = self._engine.collect()
+        self.loans.tell()
         self._engine.observe(self._submitted - self._began, perf_counter() - self._submitted)
         events = (self._take(out) for out in outputs)
         return [event for event in events if event is not None]

@@ -86,6 +86,7 @@ class Worker:
     def __init__(self, loaded: LoadedModel, vocabulary: Vocabulary, channel: Channel) -> None:
         self._loaded = loaded
         self._generator = Generator(loaded, vocabulary)
+        self._generator.loans.wake = channel.wake
         self._channel = channel
         self._pending: list[TokenEvent] = []
         self._draining = False
@@ -95,7 +96,7 @@ class Worker:
         while True:
             for message in self._channel.received():
                 self._handle(message)
-            computing = self._generator.begin()
+            computing = self._generator.try_begin()
             if self._pending:
                 self._channel.send(Events(self._pending))
                 self._pending = []
@@ -104,8 +105,7 @@ class Worker:
             if computing:
                 self._pending = self._generator.complete()
                 continue
-            assert not self._generator.live, "the engine has requests but no step to compute"
-            if self._draining:
+            if self._draining and self._generator.idle:
                 self._channel.send(Drained())
                 return
             self._channel.wait()

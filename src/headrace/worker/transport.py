@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from socket import socketpair
 
 import zmq
 
@@ -32,6 +34,12 @@ class Channel:
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.connect(address)
+        self._bell, self._cord = socketpair()
+        self._bell.setblocking(False)
+        self._cord.setblocking(False)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._bell, zmq.POLLIN)
 
     def send(self, message: ToGateway) -> None:
         self._socket.send(encode(message))
@@ -42,10 +50,19 @@ class Channel:
             yield decode_to_worker(self._socket.recv())
 
     def wait(self) -> None:
-        """Sleeps until a message arrives."""
-        self._socket.poll()
+        """Sleeps until a message arrives, or another thread has called `wake`."""
+        self._poller.poll()
+        with suppress(BlockingIOError):
+            self._bell.recv(4096)
+
+    def wake(self) -> None:
+        """Ends the `wait` that is going on, or the next one; from any thread."""
+        with suppress(BlockingIOError):  # it has been rung often enough
+            self._cord.send(b"!")
 
     def close(self) -> None:
         """Waits until what was sent is out, then closes."""
         self._socket.close(linger=_LINGER_MS)
         self._context.term()
+        self._bell.close()
+        self._cord.close()
