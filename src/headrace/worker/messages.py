@@ -1,7 +1,7 @@
 """What gateway and worker say to each other: plain structs, encoded as MessagePack.
 
-One step's tokens of all requests travel in one message. A worker's first message is `Ready` or `Failed`;
-both sides refuse a peer whose PROTOCOL_VERSION differs.
+One step's tokens of all requests travel in one message. A worker's first message is `Ready` or `Failed`,
+on another host `Hello`; both sides refuse a peer whose PROTOCOL_VERSION differs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from headrace.backends.sampling import SamplingParams
 from headrace.engine.prefix_report import CachedPrefix
 from headrace.engine.stats import EngineStats
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
+
+LOST_BEATS = 5
+"""Signs of life, of a worker on another host or of its gateway, that may be missing before it is lost."""
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -115,6 +118,27 @@ class UnpinPrefix(_Message, frozen=True, tag=True, array_like=True, gc=False):
     salt: str = ""
 
 
+class Beat(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """A sign of life, to and from workers on other hosts."""
+
+
+class Welcome(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The answer to `Hello`: load the model, and send `Ready`."""
+
+    beat: float
+    """Seconds between two signs of life, in either direction."""
+
+
+class Refused(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The other answer to `Hello`, or to `Ready`. Of the same shape in every version."""
+
+    reason: str
+
+
+class Reset(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Forget all requests and pins: they are nobody's any more. Then begin again with `Hello`."""
+
+
 # worker to gateway
 
 
@@ -186,6 +210,25 @@ class Stats(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """Counted since the worker started."""
 
 
+class Hello(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The first message of a worker on another host. `version` stands here in every version."""
+
+    version: int
+    name: str
+    """How people know it."""
+    instance: str
+    """Drawn when the process started: it stays when the connection is another."""
+    model: str
+    role: Literal["both", "prefill", "decode"]
+    pid: int
+
+
+class Leaving(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Send nothing new, and `Drain` when all has ended; what has not after so many seconds goes elsewhere."""
+
+    seconds: float
+
+
 class Drained(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """The last message of a worker that was told to drain."""
 
@@ -225,8 +268,8 @@ PrefixAnswer = PrefixExplained | PrefixesListed | PrefixPinned
 Question = PrefixQuestion | Embed
 Answer = PrefixAnswer | Embedded
 
-ToWorker = Submit | Cancel | Drain | Ping | Question
-ToGateway = Ready | Failed | Events | Rejected | Stats | Drained | Answer
+ToWorker = Submit | Cancel | Drain | Ping | Question | Beat | Welcome | Refused | Reset
+ToGateway = Ready | Failed | Events | Rejected | Stats | Drained | Answer | Beat | Hello | Leaving
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
