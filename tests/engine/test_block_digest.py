@@ -90,5 +90,5 @@ def test_an_engine_tells_the_blocks_of_a_prompt_by_the_digests_that_others_compu
     tokens = list(range(100))
     engine.add(request("a", tokens, 2))
     run(engine)
-    assert engine.cache.tree.take_events() == CacheEvents([*chain(root_digest(MODEL), tokens)], [])
-    assert engine.cache.tree.take_events() == CacheEvents([], [])
+    assert engine.take_cache_events() == CacheEvents([*chain(root_digest(MODEL), tokens)], [])
+    assert engine.take_cache_events() == CacheEvents([], [])

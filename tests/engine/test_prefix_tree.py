@@ -151,3 +151,25 @@ def test_an_emptied_namespace_leaves_nothing_behind():
     while trees.tree.evict():
         pass
     assert not list(trees.tree.nodes())
+
+
+def test_blocks_that_came_with_many_go_before_somewhat_older_ones_that_came_with_few():
+    trees = Trees(64)
+    trees.put([700] * 16)
+    trees.put(range(32 * 16))
+    for _ in range(100):  # time passes
+        trees.put([800] * 16)
+    for _ in range(32):
+        assert trees.tree.evict()
+    assert trees.found([700] * 16) == 16 and trees.found(range(32 * 16)) == 0
+
+
+def test_a_path_that_was_used_again_stays_as_long_as_what_that_use_added_is_worth():
+    trees = Trees(64)
+    trees.put([700] * 16)
+    trees.put(range(32 * 16))
+    trees.put([*range(32 * 16), 1])
+    for _ in range(100):
+        trees.put([800] * 16)
+    assert trees.tree.evict()
+    assert trees.found([700] * 16) == 0 and trees.found([*range(32 * 16), 1]) == 32 * 16 + 1

@@ -8,6 +8,7 @@ from itertools import count
 from headrace.backends.base import Backend, Ticket
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.step import TokenMasks
+from headrace.engine.cache_events import CacheEvents
 from headrace.engine.constraint import fill_masks
 from headrace.engine.kv_cache import KVCache
 from headrace.engine.plan import ChunkResult, build_plan, read_result
@@ -172,6 +173,13 @@ class Engine:
             if output is not None:
                 outputs.append(output)
         return outputs
+
+    def take_cache_events(self, *, anew: bool = False) -> CacheEvents:
+        """The full blocks cached and given up since the last call, by their digests.
+
+        The first call, and one `anew`, tells all that are cached; before it nothing is collected.
+        """
+        return self.cache.tree.take_events(anew=anew)
 
     def observe(self, submit_seconds: float, step_seconds: float) -> None:
         """Say how long the last `submit` took, and then the step; from that it learns how much to draft."""

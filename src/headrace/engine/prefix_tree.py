@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.engine.block_digest import block_digest, root_digest
 from headrace.engine.block_pool import BlockPool
 from headrace.engine.cache_events import CacheEvents, CacheLog
+from headrace.engine.eviction import EvictionQueue, size_class
 from headrace.engine.request import PrefixNamespace
 
 Tokens = tuple[int, ...]
@@ -30,6 +30,7 @@ class Node:
         "blocks",
         "children",
         "digest",
+        "fresh",
         "hits",
         "keys",
         "namespace",
@@ -37,6 +38,7 @@ class Node:
         "pins",
         "queued",
         "serial",
+        "size_class",
         "tick",
         "tokens",
     )
@@ -59,6 +61,10 @@ class Node:
         self.serial = serial
         self.tick = 0
         """When it was last used."""
+        self.fresh = True
+        """Whether the sequence that computed it has not ended yet."""
+        self.size_class = 0
+        """By how many blocks its last sequence added to the tree; see `eviction`."""
         self.hits = 0
         """Requests that took the path down to here from the cache, and no more of what is still below."""
         self.pins = 0
@@ -93,7 +99,7 @@ class PrefixTree:
 
     Beside them `take_events` tells whoever keeps a picture of the tree what has changed.
     A sequence that uses a path holds a reference to each of its blocks. A leaf that no sequence holds can be
-    evicted, least recently used first, children before parents. "Recently" is a count of uses, not a time.
+    evicted, children before parents, in the order of `eviction`. "Recently" is a count of uses, not a time.
     """
 
     def __init__(self, pools: Sequence[BlockPool]):
@@ -101,9 +107,7 @@ class PrefixTree:
         self._roots: dict[PrefixNamespace, Node] = {}
         self._ticks = count(1)
         self._serials = count()
-        # One entry for each queued node. A node used since it was queued is put back, by its new tick, when
-        # it comes up; so uses cost nothing here and the queue never outgrows the tree.
-        self._queue: list[tuple[int, int, Node]] = []
+        self._queue = EvictionQueue(self._evictable)
         self._log: CacheLog | None = None
         self.before_eviction: Callable[[Node], None] | None = None
         """Called with each node that is about to be given up; its blocks still hold their content."""
@@ -140,20 +144,26 @@ class PrefixTree:
 
     def unlock(self, node: Node | None) -> None:
         """Release one reference to every block from `node` up to the root: a sequence has ended."""
-        tick = next(self._ticks)
+        tick, added = next(self._ticks), 0
         above = node
+        while above is not None and above.fresh and above.parent is not None:
+            above.fresh = False
+            added += 1
+            above = above.parent
+        size, above = size_class(added), node
         while above is not None and above.parent is not None:
             self._release(above.blocks)
             above.tick = tick
+            above.size_class = size
             above = above.parent
         if node is not None:
-            self._offer(node)
+            self._queue.offer(node)
 
     def unlock_tail(self, match: Match) -> Match:
         """Release the tail alone, once its copy is planned or given up. Returns the match without it."""
         if match.tail:
             self._release(match.tail_blocks)
-            self._offer(match.tail)
+            self._queue.offer(match.tail)
         return Match(match.path)
 
     def insert(
@@ -192,21 +202,14 @@ class PrefixTree:
         return node
 
     def evict(self) -> bool:
-        """Give up the least recently used leaf that no sequence holds; False where there is none.
-
-        Frees one block in each group.
-        """
-        while self._queue:
-            tick, _, node = heappop(self._queue)
-            node.queued = False
-            if node.tick != tick:
-                self._offer(node)
-            elif self._evictable(node):
-                if self.before_eviction is not None:
-                    self.before_eviction(node)
-                self._remove(node)
-                return True
-        return False
+        """Give up a leaf that no sequence holds; False where there is none. Frees one block in each group."""
+        node = self._queue.take(next(self._ticks))
+        if node is None:
+            return False
+        if self.before_eviction is not None:
+            self.before_eviction(node)
+        self._remove(node)
+        return True
 
     def take_events(self, *, anew: bool = False) -> CacheEvents:
         """The full blocks stored and evicted since the last call.
@@ -244,7 +247,7 @@ class PrefixTree:
                 blocks.add(block)
         for pool, blocks in zip(self._pools, kept, strict=True):
             assert len(blocks) == sum(pool.kept(block) for block in range(pool.total)), "a kept block is lost"
-        queued = [node for _, _, node in self._queue]
+        queued = self._queue.queued()
         assert len(set(queued)) == len(queued) and all(node.queued for node in queued)
 
     def root(self, namespace: PrefixNamespace) -> Node | None:
@@ -264,12 +267,6 @@ class PrefixTree:
             return False
         return not any(pool.references(block) for pool, block in zip(self._pools, node.blocks, strict=True))
 
-    def _offer(self, node: Node) -> None:
-        """Queue a node for eviction if it can be evicted; called wherever that may have become true."""
-        if not node.queued and self._evictable(node):
-            node.queued = True
-            heappush(self._queue, (node.tick, node.serial, node))
-
     def _remove(self, node: Node) -> None:
         parent = node.parent
         assert parent is not None
@@ -281,7 +278,7 @@ class PrefixTree:
         for pool, block in zip(self._pools, node.blocks, strict=True):
             pool.drop(block)
         if parent.parent is not None:
-            self._offer(parent)
+            self._queue.offer(parent)
         elif not parent.children:
             del self._roots[parent.namespace]
 
