@@ -1,0 +1,218 @@
+"""Which replica computes a request: the one that is predicted to have its first token soonest.
+
+The prediction: what the replica was given and has not begun to answer, then the tokens of the prompt that its
+cache lacks, at the speed that it has shown, in steps that it shares with the streams that are running. What
+a request computes delays whoever comes after it too, so its own work counts more than waiting: a prefix is
+computed a second time, on an idle replica, only where the wait for the busy one is longer than that is worth.
+
+Knows no clock and no messages: times, in seconds of any clock that never goes back, are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum
+from itertools import count
+from typing import NamedTuple
+
+from headrace.backends.cache import BLOCK_TOKENS
+from headrace.fleet.prefix_picture import PrefixPicture
+from headrace.fleet.step_time import StepTime
+
+WORK_WEIGHT = 1.0
+"""What a second of work counts beyond the second that the request itself waits for it."""
+_MEMORY = 0.95
+"""Weight of what was observed of a replica's speed before the newest observation."""
+
+
+class Policy(str, Enum):
+    """How a replica is chosen."""
+
+    PREDICTED_TTFT = "predicted-ttft"
+    LEAST_LOADED = "least-loaded"
+    """Fewest requests that have not ended; nothing is known of caches."""
+    ROUND_ROBIN = "round-robin"
+
+
+class Ask(NamedTuple):
+    """What is known of a request before it is dispatched."""
+
+    tokens: int
+    """Of its prompt."""
+    digests: Sequence[bytes] = ()
+    """Of the prompt's full blocks, as `block_digest.chain` gives them; empty where it uses no cache."""
+
+
+class Prediction(NamedTuple):
+    """What one replica would make of a request."""
+
+    replica: str
+    cached_tokens: int
+    wait: float
+    """Seconds until it can begin."""
+    prefill: float
+    """Seconds to compute what its cache lacks."""
+
+    @property
+    def ttft(self) -> float:
+        """Seconds to the first token."""
+        return self.wait + self.prefill
+
+
+class _Dispatched(NamedTuple):
+    replica: str
+    tokens: int
+    stored: Sequence[bytes]
+    """Digests of the blocks that it is to add to the cache."""
+    at: float
+    prefill: float
+    """Predicted seconds, uncorrected."""
+
+
+class _Replica:
+    """One replica's state as the gateway sees it."""
+
+    def __init__(self, step_time: StepTime, budget: int):
+        self.step_time = step_time
+        self.budget = budget
+        self.picture = PrefixPicture()
+        self.waiting: dict[str, _Dispatched] = {}
+        """Requests without a first token."""
+        self.streams: dict[str, _Dispatched] = {}
+        """Requests with one."""
+        self.stream_context = 0
+        """Prompt tokens of the streams."""
+        self.free_at = 0.0
+        """When all that waits is predicted to have its first token."""
+        self.begun_at = 0.0
+        """When the request whose turn it is began, at the earliest: at the first token before its own."""
+        self.given = 0.0
+        """Predicted seconds of all work ever dispatched; tells apart replicas that are equally idle."""
+        self._predicted = self._observed = 1e-9
+
+    def slowness(self) -> float:
+        """By how much its prefills took longer than its step time says, lately."""
+        return min(max(self._observed / self._predicted, 0.1), 10.0)
+
+    def prefill(self, cached: int, tokens: int) -> float:
+        """Seconds by its step time alone."""
+        return self.step_time.prefill_seconds(
+            cached, tokens - cached, self.budget, len(self.streams), self.stream_context
+        )
+
+    def observed(self, predicted: float, seconds: float) -> None:
+        self._predicted = _MEMORY * self._predicted + predicted
+        self._observed = _MEMORY * self._observed + seconds
+
+
+class Balancer:
+    """Tracks the replicas of one model, and what each has been given."""
+
+    def __init__(self, policy: Policy = Policy.PREDICTED_TTFT):
+        self.policy = policy
+        self._replicas: dict[str, _Replica] = {}
+        self._requests: dict[str, _Dispatched] = {}
+        self._turns = count()
+
+    def add(self, name: str, step_time: StepTime, budget: int) -> None:
+        """A replica takes requests from now on; `budget` is the most tokens that one of its steps computes.
+
+        Of a replica that was there before, nothing is known any longer.
+        """
+        self.remove(name)
+        self._replicas[name] = _Replica(step_time, budget)
+        # It must not be given all new work until it has had as much as the others.
+        self._replicas[name].given = max(replica.given for replica in self._replicas.values())
+
+    def remove(self, name: str) -> None:
+        """The replica, its cache and its requests are gone; nothing happens where it is not known."""
+        replica = self._replicas.pop(name, None)
+        if replica is not None:
+            for request_id in (*replica.waiting, *replica.streams):
+                del self._requests[request_id]
+
+    def predict(self, ask: Ask, name: str, now: float) -> Prediction:
+        """What the replica would make of a request that it is given now."""
+        replica = self._replicas[name]
+        # The last token of a prompt is computed in any case.
+        cached = min(replica.picture.blocks_held(ask.digests) * BLOCK_TOKENS, ask.tokens - 1)
+        slowness = replica.slowness()
+        wait = max(replica.free_at - now, 0.0)
+        return Prediction(name, cached, wait, replica.prefill(cached, ask.tokens) * slowness)
+
+    def choose(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
+        """The replica for a request, of those in `among`, which are known and at least one."""
+        return _CHOICES[self.policy](self, ask, among, now)
+
+    def dispatched(self, request_id: str, ask: Ask, chosen: Prediction, now: float) -> None:
+        """The request, of a new id, was given to the replica."""
+        replica = self._replicas[chosen.replica]
+        prefill = replica.prefill(chosen.cached_tokens, ask.tokens)
+        stored = ask.digests[-(-chosen.cached_tokens // BLOCK_TOKENS) :]
+        request = _Dispatched(chosen.replica, ask.tokens, stored, now, prefill)
+        self._requests[request_id] = replica.waiting[request_id] = request
+        replica.picture.expect(stored)
+        replica.free_at = max(replica.free_at, now) + chosen.prefill
+        replica.given += prefill
+
+    def first_token(self, request_id: str, now: float) -> None:
+        """Its prompt is computed. Nothing happens where the request is not known or was reported before."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        replica = self._replicas[request.replica]
+        if replica.waiting.pop(request_id, None) is None:
+            return
+        replica.picture.settle(request.stored)
+        replica.observed(request.prefill, now - max(request.at, replica.begun_at))
+        replica.begun_at = now
+        replica.streams[request_id] = request
+        replica.stream_context += request.tokens
+        self._replan(replica, now)
+
+    def finished(self, request_id: str, now: float) -> None:
+        """The request has ended, however; nothing happens where it is not known."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return
+        replica = self._replicas[request.replica]
+        if replica.streams.pop(request_id, None) is not None:
+            replica.stream_context -= request.tokens
+        else:
+            del replica.waiting[request_id]
+            replica.picture.settle(request.stored)
+            self._replan(replica, now)
+
+    def cache_events(self, name: str, stored: Sequence[bytes], evicted: Sequence[bytes]) -> None:
+        """What a replica's cache has stored and given up; nothing happens where it is not known."""
+        if name in self._replicas:
+            self._replicas[name].picture.changed(stored, evicted)
+
+    @staticmethod
+    def _replan(replica: _Replica, now: float) -> None:
+        left = sum(request.prefill for request in replica.waiting.values())
+        replica.free_at = now + left * replica.slowness()
+
+    def _soonest(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
+        def cost(prediction: Prediction) -> tuple[float, float]:
+            replica = self._replicas[prediction.replica]
+            return prediction.wait + (1 + WORK_WEIGHT) * prediction.prefill, replica.given
+
+        return min((self.predict(ask, name, now) for name in among), key=cost)
+
+    def _fewest(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
+        def load(name: str) -> tuple[int, float]:
+            replica = self._replicas[name]
+            return len(replica.waiting) + len(replica.streams), replica.given
+
+        return self.predict(ask, min(among, key=load), now)
+
+    def _next(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
+        return self.predict(ask, sorted(among)[next(self._turns) % len(among)], now)
+
+
+_CHOICES: dict[Policy, Callable[[Balancer, Ask, Collection[str], float], Prediction]] = {
+    Policy.PREDICTED_TTFT: Balancer._soonest,
+    Policy.LEAST_LOADED: Balancer._fewest,
+    Policy.ROUND_ROBIN: Balancer._next,
+}
