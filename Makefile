@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle fuzz fuzz-api lint format bench peers load-test soak clean
+.PHONY: help setup serve test test-oracle test-nixl fuzz fuzz-api lint format bench peers load-test soak clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -26,6 +26,9 @@ test: $(VENV)/installed-dev ## run the tests
 
 test-oracle: $(VENV)/installed-dev ## run the slow numerical comparisons too
 	@$(BIN)/python -m pytest -m oracle $(ARGS)
+
+test-nixl: $(VENV)/installed-nixl ## move cache blocks between processes through the real NIXL library
+	@$(BIN)/python -m pytest tests/worker/transfer -k nixl $(ARGS)
 
 fuzz: $(VENV)/installed-fuzz ## fuzz the request parsers and the GGUF reader for six minutes
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py $(ARGS)
@@ -86,4 +89,11 @@ $(VENV)/installed-dev: pyproject.toml | $(VENV)/installed
 $(VENV)/installed-fuzz: pyproject.toml | $(VENV)/installed-dev
 	@echo "headrace: installing the fuzzers"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -qq --no-build-isolation -e '.[fuzz]'
+	@touch $@
+
+# Without its dependencies: PyTorch and CUDA, which NIXL imports only for tensors on GPUs.
+$(VENV)/installed-nixl: pyproject.toml | $(VENV)/installed-dev
+	@echo "headrace: installing NIXL"
+	@$(PIP) install -qq --no-deps nixl-cu12
+	@$(BIN)/python -c 'import nixl_cu12'
 	@touch $@
