@@ -56,6 +56,11 @@ class Pins:
             self._nodes[key] = path[-1]
         return len(path) * BLOCK_TOKENS
 
+    def clear(self) -> None:
+        """Let everything be evicted again."""
+        for namespace, tokens in list(self._nodes):
+            self.unpin(namespace, tokens)
+
     def unpin(self, namespace: PrefixNamespace, tokens: Sequence[int]) -> bool:
         """Let the tokens be evicted again, as far as no other pin has them; False where they were no pin."""
         node = self._nodes.pop(_key(namespace, tokens), None)

@@ -151,6 +151,12 @@ class Generator:
         if self._live.pop(request_id, None) or self._pools.pop(request_id, None):
             self._engine.cancel(request_id)
 
+    def cancel_all(self) -> None:
+        """Ends every request."""
+        for request_id in [*self._compiling, *self._live, *self._pools]:
+            self.cancel(request_id)
+        self._messages = []
+
     def begin(self) -> bool:
         """Submits the next step; False where there is nothing to compute. Waits for what is on its way."""
         while not (computing := self.try_begin()) and not self.idle:

@@ -36,6 +36,7 @@ from headrace.worker.messages import (
     PrefixQuestion,
     Ready,
     Rejected,
+    Reset,
     Stats,
     Submit,
     TokenEvent,
@@ -44,7 +45,7 @@ from headrace.worker.messages import (
 )
 from headrace.worker.prefixes import answer
 from headrace.worker.settings import EXIT_LOAD_FAILED, Launch
-from headrace.worker.transport import Channel
+from headrace.worker.transport import Channel, Messages
 
 log = logging.getLogger("headrace.worker")
 
@@ -68,7 +69,7 @@ def main() -> int:
         except HeadraceError as error:
             channel.send(Failed(str(error)))
             return EXIT_LOAD_FAILED
-        channel.send(_ready(loaded))
+        channel.send(ready_message(loaded))
         del model  # and its metadata, as large as the vocabulary
         # What was made while loading stays: the collector need not look at it again.
         gc.collect()
@@ -83,7 +84,7 @@ def main() -> int:
 class Worker:
     """The loop between messages and engine."""
 
-    def __init__(self, loaded: LoadedModel, vocabulary: Vocabulary, channel: Channel) -> None:
+    def __init__(self, loaded: LoadedModel, vocabulary: Vocabulary, channel: Messages) -> None:
         self._loaded = loaded
         self._generator = Generator(loaded, vocabulary)
         self._generator.loans.wake = channel.wake
@@ -119,6 +120,10 @@ class Worker:
                 self._pending = [event for event in self._pending if event.id != request_id]
             case Drain():
                 self._draining = True
+            case Reset():
+                self._generator.cancel_all()
+                self._loaded.engine.cache.pins.clear()
+                self._pending = []
             case Ping():
                 self._channel.send(Stats(self._generator.stats()))
             case ExplainPrefix() | ListPrefixes() | PinPrefix() | UnpinPrefix():
@@ -164,7 +169,7 @@ def _end_with_parent(address: str) -> None:
     os._exit(1)
 
 
-def _ready(loaded: LoadedModel) -> Ready:
+def ready_message(loaded: LoadedModel) -> Ready:
     return Ready(
         version=PROTOCOL_VERSION,
         pid=os.getpid(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from socket import socketpair
+from typing import Protocol
 
 import zmq
 
@@ -21,6 +22,26 @@ _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 def readable(socket: zmq.Socket[bytes]) -> bool:
     """Whether a message is there, whole. To ask costs less than the exception of a socket that has none."""
     return bool(int(socket.getsockopt(_EVENTS)) & _READABLE)
+
+
+class Messages(Protocol):
+    """The end of the messages that a worker's loop works with."""
+
+    def send(self, message: ToGateway) -> None:
+        """Never blocks."""
+        ...
+
+    def received(self) -> Iterator[ToWorker]:
+        """All messages that have arrived; none is waited for."""
+        ...
+
+    def wait(self) -> None:
+        """Sleeps until a message arrives, or another thread has called `wake`, or sooner."""
+        ...
+
+    def wake(self) -> None:
+        """Ends the `wait` that is going on, or the next one; from any thread."""
+        ...
 
 
 class Channel:
