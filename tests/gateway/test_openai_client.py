@@ -171,6 +171,7 @@ def test_cached_tokens_are_reported() -> None:
 def test_models_are_listed_and_described(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["fake"]
     assert client.models.retrieve("fake").owned_by == "headrace"
+    assert client.models.retrieve("fake").root == "fake"  # vLLM's word, for its load client
     with pytest.raises(openai.NotFoundError, match="'other' does not exist"):
         client.models.retrieve("other")
 

@@ -52,6 +52,8 @@ class ModelObject(Struct):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    """The same as `id`; vLLM's load client looks for it."""
     type: Literal["model"]
     display_name: str
     created_at: str

@@ -81,6 +81,7 @@ def _entry(name: str, created: int) -> dict[str, Any]:
         "object": "model",
         "created": created,
         "owned_by": "headrace",
+        "root": name,
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(created, timezone.utc).isoformat().replace("+00:00", "Z"),
