@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -45,15 +45,16 @@ Message = TypeVar("Message", bound=ToGateway)
 class Peer:
     """A worker process and the gateway's end of its socket."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, **settings: Any) -> None:
+        """`settings` are those of the worker that are not the usual ones here."""
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         address = f"ipc://{folder}/socket"
         self._socket.bind(address)
-        settings = WorkerSettings(
-            model=str(model), backend="reference", threads=1, max_batch_tokens=64, cache_tokens=CONTEXT
+        usual = {"backend": "reference", "threads": 1, "max_batch_tokens": 64, "cache_tokens": CONTEXT}
+        launch = Launch(
+            address=address, identity="w", settings=WorkerSettings(model=str(model), **usual | settings)
         )
-        launch = Launch(address=address, identity="w", settings=settings)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headrace.worker"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
         )

@@ -33,3 +33,14 @@ class EngineStats(NamedTuple):
     """Of those, the ones that were right."""
     imported_tokens: int = 0
     """Neither computed nor found, but filled in from elsewhere."""
+    tier_blocks_written: int = 0
+    """Evicted blocks that a slower tier has taken; it is counted by the worker."""
+    tier_bytes_written: int = 0
+    tier_blocks_read: int = 0
+    tier_bytes_read: int = 0
+    tier_blocks_broken: int = 0
+    """Found broken in the tier, and removed."""
+    tier_blocks_dropped: int = 0
+    """Evicted, but not written: the tier was full or too slow."""
+    tier_seconds_saved: float = 0.0
+    """By reading instead of computing, as far as can be told."""

@@ -103,6 +103,11 @@ def packed_folder() -> Path:
     return home() / "packed"
 
 
+def blocks_folder() -> Path:
+    """Where blocks of KV caches are kept that found no room in memory; they too are made anew."""
+    return home() / "blocks"
+
+
 def known_models() -> list[ModelEntry]:
     """The models that can be fetched by name."""
     return list(_MODELS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from headrace.backends.step import TopLogprobs
 from headrace.engine.request import FinishReason, Output, PrefixNamespace, Request
@@ -20,6 +21,9 @@ from headrace.worker.loader import LoadedModel
 from headrace.worker.loans import Loans
 from headrace.worker.messages import Embed, Embedded, Rejected, Submit, TokenEvent
 
+if TYPE_CHECKING:
+    from headrace.worker.tiers.fetcher import Fetch
+
 
 @dataclass(slots=True)
 class _Live:
@@ -32,8 +36,15 @@ class _Live:
     """How many it has."""
     resumed: bool = False
     """Whether another worker began it."""
+    fetch: Fetch | None = None
+    """Of blocks that follow what is cached of its prompt."""
     prompt_logprobs: list[TopLogprobs] = field(default_factory=list)
     """Not yet reported."""
+
+    @property
+    def fetched(self) -> int:
+        """Prompt tokens that came from a slower tier of the cache."""
+        return 0 if self.fetch is None else self.fetch.tokens
 
     def push(self, token: int) -> Delivery:
         """Takes a token that is text; what can be delivered then."""
@@ -53,6 +64,7 @@ class Generator:
         self._loaded = loaded
         self._vocabulary = vocabulary
         self._engine = loaded.engine
+        self._tiers = loaded.tiers
         self._live: dict[str, _Live] = {}
         self._constraints = Constraints(loaded.backend.vocab_size, self._tokenizer)
         self._compiling: dict[str, tuple[Submit, Future[TokenMatcher]]] = {}
@@ -118,7 +130,7 @@ class Generator:
             stop_ids |= self._vocabulary.eos_ids
         room = self._loaded.context_length - len(message.prompt)
         detokenizer = Detokenizer(self._vocabulary, message.stop, include_stop=message.include_stop)
-        self._engine.add(
+        fetch = self._add_request(
             Request(
                 id=message.id,
                 prompt=tuple(message.prompt),
@@ -140,10 +152,20 @@ class Generator:
             )
         )
         live = self._live[message.id] = _Live(
-            detokenizer, stop_ids, message.min_tokens, resumed=bool(message.output)
+            detokenizer, stop_ids, message.min_tokens, resumed=bool(message.output), fetch=fetch
         )
         for token in message.output:  # their text has been delivered
             live.push(token)
+
+    def _add_request(self, request: Request) -> Fetch | None:
+        """Give the engine a request; and begin the fetch, if any, of what a slower tier has of its prompt."""
+        fetch = None
+        if self._tiers is not None and request.use_prefix_cache and not request.importing:
+            fetch = self._tiers.find(request.namespace, (*request.prompt, *request.output), self.loans)
+        self._engine.add(request if fetch is None else replace(request, importing=True))
+        if fetch is not None:
+            self.loans.add_import(request.id, fetch)
+        return fetch
 
     def cancel(self, request_id: str) -> None:
         """Ends the request and frees its blocks; nothing happens where it has ended already."""
@@ -178,15 +200,25 @@ class Generator:
 
     def complete(self) -> list[TokenEvent]:
         """Waits for the step; what it brought. Requests that met a stop string have ended."""
+        before = self._engine.stats.computed_tokens if self._tiers else 0
         outputs = self._engine.collect()
         self.loans.tell()
-        self._engine.observe(self._submitted - self._began, perf_counter() - self._submitted)
+        seconds = perf_counter() - self._submitted
+        self._engine.observe(self._submitted - self._began, seconds)
+        if self._tiers is not None:
+            self._tiers.speeds.computed(self._engine.stats.computed_tokens - before, seconds)
         events = (self._take(out) for out in outputs)
         return [event for event in events if event is not None]
 
     def stats(self) -> EngineStats:
         """The engine's gauges and counters."""
-        return self._engine.stats
+        stats = self._engine.stats
+        return stats if self._tiers is None else self._tiers.counted(stats)
+
+    def save(self) -> None:
+        """Keep the cache beyond this process, where there is a tier for it; called when nothing runs."""
+        if self._tiers is not None:
+            self._tiers.save()
 
     def _check_context(self, message: Submit) -> None:
         context = self._loaded.context_length
@@ -259,7 +291,7 @@ class Generator:
             text=text,
             token_ids=list(ids),
             finish_reason=None if reason is None else reason.value,
-            cached_tokens=0 if live.resumed else out.cached_tokens,
+            cached_tokens=0 if live.resumed else out.cached_tokens + live.fetched,
             logprobs=[_wire(entry) for entry in logprobs],
             prompt_logprobs=[_wire(entry) for entry in scored],
             stop_string=live.detokenizer.stop_string,

@@ -16,7 +16,7 @@ from headrace.errors import ConfigError
 from headrace.models.architectures import check_architecture
 from headrace.models.config import ModelConfig
 from headrace.models.gguf import GgufFile
-from headrace.models.registry import packed_folder, resolve_to_run
+from headrace.models.registry import blocks_folder, packed_folder, resolve_to_run
 from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.models.weights import Weights
 from headrace.worker.cache_size import CacheSize, cache_size
@@ -28,6 +28,7 @@ from headrace.worker.speculate import check_vocabularies, make_speculation
 if TYPE_CHECKING:
     from headrace.backends.cpu.lease import CoreLease
     from headrace.backends.cpu.packed_cache import PackedCache
+    from headrace.worker.tiers.tiers import Tiers
 
 log = logging.getLogger("headrace.worker")
 
@@ -61,6 +62,8 @@ class LoadedModel:
     path: Path
     """Of the model's file."""
     pooling: Pooling | None
+    tiers: Tiers | None = None
+    """Where evicted blocks go, if anywhere."""
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -68,6 +71,8 @@ class LoadedModel:
 
     def close(self) -> None:
         """Releases threads and memory."""
+        if self.tiers is not None:
+            self.tiers.close()
         self.backend.close()
         if self.engine.speculation is not None:
             self.engine.speculation.close()
@@ -127,6 +132,7 @@ def load(model: OpenModel, settings: WorkerSettings) -> LoadedModel:
         prefix_cache=settings.prefix_cache,
         path=model.weights.path,
         pooling=pooling_of(model.weights.metadata),
+        tiers=_make_tiers(engine, settings),
     )
 
 
@@ -170,6 +176,18 @@ def _lease_cores(settings: WorkerSettings) -> CoreLease | None:
 
     group = core_group()
     return open_lease(lease_file(group.name), group.cores, settings.threads or usable_cpus())
+
+
+def _make_tiers(engine: Engine, settings: WorkerSettings) -> Tiers | None:
+    if not (settings.cache_disk_bytes and settings.prefix_cache):
+        return None
+    from headrace.worker.tiers.tiers import Tiers
+
+    folder = blocks_folder() if settings.cache_dir is None else Path(settings.cache_dir).expanduser()
+    try:
+        return Tiers(engine, folder, settings.cache_disk_bytes)
+    except OSError as error:
+        raise ConfigError(f"cache-dir: {folder} cannot be used: {error.strerror or error}") from error
 
 
 def _size_cache(backends: Sequence[Backend], config: ModelConfig, settings: WorkerSettings) -> CacheSize:

@@ -107,6 +107,7 @@ class Worker:
                 self._pending = self._generator.complete()
                 continue
             if self._draining and self._generator.idle:
+                self._generator.save()
                 self._channel.send(Drained())
                 return
             self._channel.wait()

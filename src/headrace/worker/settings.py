@@ -36,6 +36,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The most tokens of prompt and output together; None: the model's, or what the cache can hold."""
     prefix_cache: bool = True
     """False computes every prompt in full."""
+    cache_disk_bytes: int = 0
+    """What is kept on disk of the blocks that the cache gives up; 0: nothing."""
+    cache_dir: str | None = None
+    """The folder for that, which workers may share; None: the one in HEADRACE_HOME."""
     packed_cache: bool = True
     """Keep the weights on disk as the kernels want them: starts are faster, and workers share the memory."""
     speculate: Literal["none", "prompt-lookup", "draft"] = "none"
@@ -51,6 +55,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.cache_disk_bytes < 0:
+            raise ConfigError(f"cache-disk must be at least 0, not {self.cache_disk_bytes}")
         if (self.speculate == "draft") != (self.draft_model is not None):
             raise ConfigError("speculate = draft and draft-model go together: give both or neither")
 
