@@ -12,8 +12,10 @@ from types import TracebackType
 from headrace.engine.stats import EngineStats
 from headrace.errors import WorkerDiedError, WorkerUnavailableError
 from headrace.fleet.channel import Channel
+from headrace.fleet.joined import JoinedReplica
 from headrace.fleet.local import LocalReplica
 from headrace.fleet.prefixes import Prefixes
+from headrace.fleet.registry import Registry
 from headrace.fleet.replica import COMING, Replica, Role, State
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.shape import FleetShape
@@ -53,10 +55,22 @@ class Fleet:
     """
 
     def __init__(
-        self, settings: WorkerSettings, shape: FleetShape | None = None, policy: RestartPolicy | None = None
+        self,
+        settings: WorkerSettings,
+        shape: FleetShape | None = None,
+        policy: RestartPolicy | None = None,
+        *,
+        registry: Registry | None = None,
+        model: str = "",
     ) -> None:
-        """Replicas that are alike but for their roles; one where no shape is given."""
+        """Replicas that are alike but for their roles; one where no shape is given.
+
+        The registry's workers of the model of this name join them.
+        """
         self._settings = settings
+        self._registry = registry
+        self._model = model
+        self._facts: Ready | None = None
         self._shape = shape or FleetShape()
         self._policy = policy or RestartPolicy()
         self.prefixes = Prefixes()
@@ -72,7 +86,7 @@ class Fleet:
         self._stopping = False
 
     async def start(self) -> None:
-        """Returns when every replica is ready.
+        """Returns when every replica is ready; where all are to join from elsewhere, when the first one is.
 
         Raises:
             WorkerUnavailableError: with the worker's own message, where one cannot be loaded.
@@ -84,13 +98,19 @@ class Fleet:
             self.prefixes.watch(replica)
             self._replicas.append(replica)
             self._tasks.append(asyncio.create_task(replica.run(), name=replica.name))
+        local = list(zip(self._replicas, self._tasks, strict=True))
+        if self._registry is not None:
+            self._registry.attach(self._model, self)
         try:
-            for started, task in zip(self._replicas, self._tasks, strict=True):
+            for started, task in local:
                 while started.state in COMING and not task.done():
                     await self._next_news()
                 if started.state is not State.READY:
                     await task
                     raise WorkerUnavailableError(started.reason)
+            while (first := next(iter(self._ready()), None)) is None:
+                await self._next_news()
+            self._facts = first.ready
         except BaseException:
             await self.close()
             raise
@@ -98,9 +118,8 @@ class Fleet:
     @property
     def facts(self) -> Ready:
         """What the workers say of the model: context length, fingerprint, cache; after `start`."""
-        ready = self._replicas[0].ready
-        assert ready is not None
-        return ready
+        assert self._facts is not None
+        return self._facts
 
     @property
     def cache_bytes(self) -> int:
@@ -175,8 +194,7 @@ class Fleet:
 
         Workers that need more than `timeout` seconds are ended. True where none had to be.
         """
-        self._stopping = True
-        self._give_up_waiting()
+        self._stop()
         for replica in self._replicas:
             replica.drain()
         late: set[asyncio.Task[None]] = set()
@@ -187,8 +205,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Ends the workers at once; their requests get WorkerDiedError."""
-        self._stopping = True
-        self._give_up_waiting()
+        self._stop()
         for replica in self._replicas:
             replica.kill()
         if self._tasks:
@@ -204,6 +221,40 @@ class Fleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._give_up_waiting()
+        if self._registry is not None:
+            self._registry.detach(self._model, self)
+
+    # workers from elsewhere
+
+    def add(self, replica: JoinedReplica) -> None:
+        """A worker has joined, or will soon be ready again; it is the fleet's for as long as it runs."""
+        task = asyncio.create_task(replica.run(), name=replica.name)
+        task.add_done_callback(lambda task: self._remove(replica, task))
+        self._tasks.append(task)
+        self._replicas.append(replica)
+        self.prefixes.watch(replica)
+
+    def _remove(self, replica: JoinedReplica, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
+        self._replicas.remove(replica)
+        self.prefixes.unwatch(replica)
+
+    def objection(self, ready: Ready) -> str:
+        """Why a worker cannot serve with the others; empty where it can, though it may be told in the log."""
+        if self._facts is None:
+            return ""
+        if ready.context_length < self._facts.context_length:
+            return (
+                f"it has room for a context of {ready.context_length} tokens, the others for "
+                f"{self._facts.context_length}: give it a larger cache (--cache-tokens, --context-length)"
+            )
+        if ready.fingerprint != self._facts.fingerprint:
+            log.warning("a worker of %s computes otherwise than the first one: %s", ready.model, ready)
+        return ""
 
     # what replicas tell
 
@@ -247,7 +298,7 @@ class Fleet:
         return min(self._ready(), key=lambda replica: replica.load, default=None)
 
     def _ready(self) -> Iterable[Replica]:
-        return (replica for replica in self._replicas if replica.state is State.READY)
+        return (replica for replica in self._replicas if replica.state is State.READY and not self._stopping)
 
     def _hopeful(self) -> bool:
         """Whether a replica may be ready soon."""

@@ -67,6 +67,10 @@ class Prefixes:
         """Counts a replica in."""
         self._replicas.append(replica)
 
+    def unwatch(self, replica: Replica) -> None:
+        """Counts a replica out."""
+        self._replicas.remove(replica)
+
     def on_ready(self, replica: Replica) -> None:
         """A worker is ready, perhaps in another's place: it is given the pins."""
         if self.pins:

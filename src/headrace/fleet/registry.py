@@ -31,11 +31,7 @@ class Employer(Watcher, Protocol):
     """A model's fleet, as far as workers from other hosts are concerned."""
 
     def add(self, replica: JoinedReplica) -> None:
-        """The replica is the fleet's until it is removed, or the fleet has drained or killed it."""
-        ...
-
-    def remove(self, replica: JoinedReplica) -> None:
-        """The worker is not expected back."""
+        """The replica is the fleet's until its `run` returns."""
         ...
 
     def objection(self, ready: Ready) -> str:
@@ -143,6 +139,4 @@ class Registry:
                 if replica.forgotten:
                     del self._replicas[instance]
                     replica.kill()
-                    for fleet in self._fleets.values():
-                        fleet.remove(replica)
             self._hand_out()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.errors import HeadraceError, RequestError, WorkerUnavailableError
-from headrace.fleet import Fleet, FleetShape, Shapes
+from headrace.fleet import Fleet, FleetShape, Registry, Shapes
 from headrace.gateway.errors import UnavailableError
 from headrace.gateway.prompter import ModelPrompter
 from headrace.gateway.served import ServedModel
@@ -47,7 +47,14 @@ class LoadedModel:
 class ModelLoader:
     """Loads models one like the other, after the settings of one of them."""
 
-    def __init__(self, settings: WorkerSettings, *, budgeted: bool, shapes: Shapes | None = None) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        budgeted: bool,
+        shapes: Shapes | None = None,
+        registry: Registry | None = None,
+    ) -> None:
         """`settings.model` is loaded just as they say; a draft model serves that one alone.
 
         Where memory is budgeted a cache's size is decided here; else a worker decides by what it finds free.
@@ -55,6 +62,7 @@ class ModelLoader:
         self._settings = settings
         self._budgeted = budgeted
         self._shapes = shapes or Shapes()
+        self._registry = registry
 
     @property
     def draft_model(self) -> str | None:
@@ -105,7 +113,7 @@ class ModelLoader:
 
     async def load(self, plan: LoadPlan) -> LoadedModel:
         """Starts the workers. Raises UnavailableError, 503, with their reason where they do not start."""
-        fleet = Fleet(plan.settings, plan.shape)
+        fleet = Fleet(plan.settings, plan.shape, registry=self._registry, model=plan.file.name)
         try:
             await fleet.start()
         except WorkerUnavailableError as error:
