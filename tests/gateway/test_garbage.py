@@ -260,6 +260,7 @@ def test_every_dialect_says_it_in_the_words_that_clients_look_for(server: Runnin
         error = httpx.post(f"{server.url}/{path}", json={"model": "fake"} | body).json()["error"]
         told = error if isinstance(error, str) else error["message"]
         assert told.startswith(f"This model's maximum context length is {CONTEXT} tokens"), path
+        assert "prompt is too long" in told, path
 
 
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(server: RunningGateway) -> None:

@@ -161,11 +161,12 @@ def _check_fits(model: ServedModel, tokens: int, field: str, answer: int | None)
 
 
 def _too_long(model: ServedModel, tokens: str, field: str, answer: int | None) -> RequestError:
-    """By its first words clients such as litellm tell this error from others."""
+    """Clients tell this error from others by its first words, or by "prompt is too long"."""
     asked = "" if answer is None else f", and up to {answer} of answer were asked for"
     return RequestError(
-        f"This model's maximum context length is {model.context_length} tokens, prompt and answer together; "
-        f"the prompt has {tokens}{asked}. Shorten it to at most {model.context_length - 1}.",
+        f"This model's maximum context length is {model.context_length} tokens, prompt and answer together, "
+        f"and this prompt is too long: it has {tokens}{asked}. "
+        f"Shorten it to at most {model.context_length - 1}.",
         field,
         code="context_length_exceeded",
     )
