@@ -26,9 +26,8 @@ _FIXED: dict[str, dict[str, Any]] = {
     "max_output_tokens": {"type": "integer", "minimum": 1, "maximum": 8},
 }
 """Fields of bodies that must be right for a request to get beyond the first check, or to end soon."""
-
-_PROMPTS = ("ChatRequest", "CompletionRequest")
-"""What the endpoints about prefixes take, which the document leaves open."""
+_PROMPTS = ("/v1/chat/completions", "/v1/completions")
+"""Whose bodies the endpoints about prefixes take, too; the document leaves theirs open."""
 
 
 def reachable(document: dict[str, Any]) -> dict[str, Any]:
@@ -38,11 +37,18 @@ def reachable(document: dict[str, Any]) -> dict[str, Any]:
         if f'/{name}"' not in answers:
             fields = schema.get("properties", {})
             fields.update((field, _FIXED[field]) for field in _FIXED if field in fields)
-    prompts = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in _PROMPTS]}
+    paths = document["paths"]
+    prompts = {"anyOf": [_body(paths[path])["schema"] for path in _PROMPTS]}
     for verb in ("explain", "warm", "pin"):
-        body = document["paths"][f"/v1/prefix/{verb}"]["post"]["requestBody"]
-        body["content"]["application/json"]["schema"] = prompts
+        _body(paths[f"/v1/prefix/{verb}"])["schema"] = prompts
+    (name,) = paths["/v1/models/{name}"]["get"]["parameters"]
+    name["schema"] = _FIXED["model"]
     return document
+
+
+def _body(path: dict[str, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = path["post"]["requestBody"]["content"]["application/json"]
+    return content
 
 
 def main() -> int:

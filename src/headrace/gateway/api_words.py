@@ -12,6 +12,7 @@ from headrace.gateway.batches.api import UploadForm
 from headrace.gateway.batches.files import FileObject
 from headrace.gateway.batches.objects import BatchList, BatchObject, BatchRequest, FileDeleted, FileList
 from headrace.gateway.embeddings import EmbeddingsAnswer, EmbeddingsRequest
+from headrace.gateway.ollama.requests import ModelRequest
 from headrace.gateway.openai.answers import ChatChoice, CompletionChoice, Usage
 from headrace.gateway.token_api import (
     DetokenizeAnswer,
@@ -146,11 +147,11 @@ WORDS: Mapping[tuple[str, str], Words] = {
     ("GET", "/api/version"): Words("The server's version"),
     ("GET", "/api/tags"): Words("List the models, in Ollama's words"),
     ("GET", "/api/ps"): Words("List the models that are loaded"),
-    ("POST", "/api/show"): Words("Describe a model", _OBJECT),
-    ("POST", "/api/pull"): Words("Fetch a model", _OBJECT, streams=LINES),
-    ("DELETE", "/api/delete"): Words("Delete a model that was pulled", _OBJECT),
-    ("POST", "/api/embed"): Words("Vectors of texts", _OBJECT),
-    ("POST", "/api/embeddings"): Words("The vector of a text", _OBJECT),
+    ("POST", "/api/show"): Words("Describe a model", ModelRequest),
+    ("POST", "/api/pull"): Words("Fetch a model", ModelRequest, streams=LINES),
+    ("DELETE", "/api/delete"): Words("Delete a model that was pulled", ModelRequest),
+    ("POST", "/api/embed"): Words("Vectors of texts", ModelRequest),
+    ("POST", "/api/embeddings"): Words("The vector of a text", ModelRequest),
     ("POST", "/api/chat"): Words("Answer a conversation, in Ollama's words", streams=LINES),
     ("POST", "/api/generate"): Words("Continue a text, in Ollama's words", streams=LINES),
     ("GET", "/health"): Words("Whether all models can be asked", answer=Health),
