@@ -28,6 +28,8 @@ log = logging.getLogger("headrace.fleet")
 _MOST_LOSSES = 4
 """Workers that may end in turn before they brought a request any further: it may be what ended them."""
 _EMBED_ATTEMPTS = 4
+_LEAST_HANDOFF = 256
+"""Tokens from which a prompt is worth handing over: a shorter one takes one step, wherever it is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: Channel | None = None
         self._embeddings = itertools.count()
+        self._handoffs = itertools.count()
         self._waiting: dict[str, Stream] = {}
         """Requests for which no replica was ready, in order of arrival."""
         self._news = asyncio.Event()
@@ -272,6 +275,7 @@ class Fleet:
     def lost(self, replica: Replica, streams: list[Stream]) -> None:
         log.warning("%s: %d requests go on elsewhere", replica.name, len(streams))
         for stream in streams:
+            stream.begun()
             stream.losses += 1
             if self._stopping:
                 stream.end(WorkerDiedError("the server stopped before the request ended"))
@@ -287,7 +291,9 @@ class Fleet:
     def _place(self, stream: Stream) -> bool:
         """Gives a stream to a replica, or has it wait for one; False where it would wait in vain."""
         if (replica := self._choose()) is not None:
-            replica.submit(stream)
+            prefiller = self._prefiller(stream, replica)
+            name = f"handoff-{next(self._handoffs)}"
+            replica.submit(stream, None if prefiller is None else prefiller.prefill(stream, name))
         elif self._hopeful():
             self._waiting[stream.id] = stream
         else:
@@ -295,7 +301,22 @@ class Fleet:
         return True
 
     def _choose(self) -> Replica | None:
-        return min(self._ready(), key=lambda replica: replica.load, default=None)
+        """Who is going to compute a stream; one that is to compute prompts only where there is no other."""
+        return min(self._ready(), key=lambda r: (r.role == "prefill", r.load), default=None)
+
+    def _prefiller(self, stream: Stream, replica: Replica) -> Replica | None:
+        """Who is going to compute a stream's prompt for the replica; None for the replica itself."""
+        asked = stream.message
+        if (
+            len(asked.prompt) + len(stream.output) < _LEAST_HANDOFF
+            or not asked.use_prefix_cache
+            or asked.prompt_logprobs >= 0
+        ):
+            return None
+        able = (
+            other for other in self._ready() if other.role == "prefill" and _can_hand_over(other, replica)
+        )
+        return min(able, key=lambda other: other.load, default=None)
 
     def _ready(self) -> Iterable[Replica]:
         return (replica for replica in self._replicas if replica.state is State.READY and not self._stopping)
@@ -323,3 +344,10 @@ class Fleet:
     def _unavailable(self) -> WorkerUnavailableError:
         states = ", ".join(sorted({replica.state.value for replica in self._replicas})) or "not started"
         return WorkerUnavailableError(f"no worker takes requests now ({states}); try again soon")
+
+
+def _can_hand_over(prefiller: Replica, replica: Replica) -> bool:
+    """Whether blocks of the one are good for the other."""
+    if prefiller is replica or prefiller.ready is None or replica.ready is None:
+        return False
+    return bool(prefiller.ready.transfer) and prefiller.ready.fingerprint == replica.ready.fingerprint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 
 from headrace.errors import WorkerDiedError
 from headrace.fleet.channel import Channel
@@ -16,6 +17,8 @@ from headrace.worker.settings import EXIT_LOAD_FAILED, Launch, WorkerSettings
 
 log = logging.getLogger("headrace.fleet")
 
+_TRANSFER = "unix:" if sys.platform == "linux" else ""
+"""Sockets without a file are Linux's own."""
 _LAST_WORD_SECONDS = 1.0
 """How long a last message may take to arrive after the process that sent it has ended."""
 
@@ -89,7 +92,9 @@ class LocalReplica(Replica):
         self._refusal = ""
         self._channel.attach(identity, self._on_message)
         try:
-            launch = Launch(address=self._channel.address, identity=identity, settings=self._settings)
+            launch = Launch(
+                address=self._channel.address, identity=identity, settings=self._settings, transfer=_TRANSFER
+            )
             self._process = await WorkerProcess.start(launch)
             if self._stop.is_set():
                 self._process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from enum import Enum
+from functools import partial
 from typing import Literal, Protocol
 
 from headrace.engine.stats import EngineStats
@@ -17,7 +18,10 @@ from headrace.worker.messages import (
     Cancel,
     Embedded,
     Events,
+    Handoff,
     Ping,
+    Prefill,
+    Prefilled,
     PrefixesListed,
     PrefixExplained,
     PrefixPinned,
@@ -81,6 +85,8 @@ class Replica(ABC):
         self._watcher = watcher
         self._identity = ""
         self._streams: dict[str, Stream] = {}
+        self._prefills: dict[str, Stream] = {}
+        """Prompts that it computes for others, by the handoff's id."""
         self._questions: dict[str, asyncio.Future[Answer]] = {}
         self._stats: EngineStats | None = None
         self._stats_asked: asyncio.Future[None] | None = None
@@ -105,8 +111,8 @@ class Replica(ABC):
 
     @property
     def load(self) -> int:
-        """Requests that have not ended, and questions not answered."""
-        return len(self._streams) + len(self._questions)
+        """Requests that have not ended, prompts for others, and questions not answered."""
+        return len(self._streams) + len(self._prefills) + len(self._questions)
 
     @abstractmethod
     async def run(self) -> None:
@@ -120,12 +126,25 @@ class Replica(ABC):
     def kill(self) -> None:
         """Ends the worker at once, for good."""
 
-    def submit(self, stream: Stream) -> None:
+    def submit(self, stream: Stream, handoff: Handoff | None = None) -> None:
         """Has the worker compute what is left of the stream. The replica must be ready."""
         assert self.state is State.READY
         assert stream.id not in self._streams
         self._streams[stream.id] = stream
-        self._send(stream.rest())
+        self._send(stream.rest(handoff))
+
+    def prefill(self, stream: Stream, handoff_id: str) -> Handoff:
+        """Has the worker compute the stream's prompt for another one. The replica must be ready."""
+        assert self.state is State.READY and self.ready is not None
+        asked = stream.message
+        self._prefills[handoff_id] = stream
+        stream.on_begun = partial(self._cancel_prefill, handoff_id)
+        self._send(Prefill(handoff_id, stream.tokens, asked.priority, asked.adapter, asked.salt))
+        return Handoff(handoff_id, self.ready.transfer)
+
+    def _cancel_prefill(self, handoff_id: str) -> None:
+        if self._prefills.pop(handoff_id, None) is not None:
+            self._send(Cancel(handoff_id))
 
     def cancel(self, request_id: str) -> bool:
         """Ends the stream; False where it is not here, or has ended already."""
@@ -133,6 +152,7 @@ class Replica(ABC):
         if stream is None:
             return False
         stream.end()
+        stream.begun()
         self._send(Cancel(request_id))
         return True
 
@@ -199,6 +219,7 @@ class Replica(ABC):
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(error)
+        self._prefills.clear()
         self._stats = None
         self._answer_stats()
         if moving:
@@ -211,7 +232,10 @@ class Replica(ABC):
             case Stats(engine=stats):
                 self._stats = stats
                 self._answer_stats()
+            case Prefilled(id=handoff_id):
+                self._prefills.pop(handoff_id, None)
             case Rejected(id=request_id, reason=reason):
+                self._prefills.pop(request_id, None)
                 if stream := self._streams.pop(request_id, None):
                     stream.end(RequestError(reason))
                 elif (question := self._questions.get(request_id)) and not question.done():

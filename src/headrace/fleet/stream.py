@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.worker.messages import Submit, TokenEvent
+from headrace.worker.messages import Handoff, Submit, TokenEvent
 
 
 class Stream:
@@ -30,6 +30,7 @@ class Stream:
         "losses",
         "message",
         "moves",
+        "on_begun",
         "output",
     )
 
@@ -40,6 +41,8 @@ class Stream:
         """Whether another worker goes on with it where the first one ends."""
         self.output: list[int] = []
         """Tokens delivered so far."""
+        self.on_begun: Callable[[], None] | None = None
+        """Called when what is prepared for it elsewhere is of no more use."""
         self.losses = 0
         """Workers in turn that ended before they brought it any further."""
         self._cancel = cancel
@@ -53,12 +56,24 @@ class Stream:
     def id(self) -> str:
         return self.message.id
 
-    def rest(self) -> Submit:
+    @property
+    def tokens(self) -> list[int]:
+        """The prompt, and the output so far."""
+        return [*self.message.prompt, *self.output]
+
+    def rest(self, handoff: Handoff | None = None) -> Submit:
         """The message by which a worker computes what has not been delivered."""
-        if not self.output:
-            return self.message
-        # What the prompt's tokens scored came with the first event.
-        return msgspec.structs.replace(self.message, output=list(self.output), prompt_logprobs=-1)
+        message = self.message
+        if self.output:
+            # What the prompt's tokens scored came with the first event.
+            message = msgspec.structs.replace(message, output=list(self.output), prompt_logprobs=-1)
+        return message if handoff is None else msgspec.structs.replace(message, handoff=handoff)
+
+    def begun(self) -> None:
+        """It has begun, or the worker that had it has it no more."""
+        if self.on_begun is not None:
+            told, self.on_begun = self.on_begun, None
+            told()
 
     def when_ended(self, told: Callable[[], None]) -> None:
         """`told` is called, once, when the last event is here, though it may not have been read yet."""
@@ -69,6 +84,7 @@ class Stream:
         self._events.append(event)
         self.output += event.token_ids
         self.losses = 0
+        self.begun()  # nothing more is needed for its beginning
         self._ended = event.finish_reason is not None
         self._wake()
 

@@ -17,9 +17,18 @@ from headrace.models.vocabulary import Vocabulary
 from headrace.worker.constraints import Constraints, TokenMatcher
 from headrace.worker.detokenizer import Delivery, Detokenizer
 from headrace.worker.embeddings import Pool
+from headrace.worker.handoff.exchange import Exchange
 from headrace.worker.loader import LoadedModel
 from headrace.worker.loans import Loans
-from headrace.worker.messages import Embed, Embedded, Rejected, Submit, TokenEvent
+from headrace.worker.messages import (
+    Embed,
+    Embedded,
+    Prefill,
+    Prefilled,
+    Rejected,
+    Submit,
+    TokenEvent,
+)
 
 if TYPE_CHECKING:
     from headrace.worker.tiers.fetcher import Fetch
@@ -70,13 +79,16 @@ class Generator:
         self._compiling: dict[str, tuple[Submit, Future[TokenMatcher]]] = {}
         self._pools: dict[str, Pool] = {}
         self.loans = Loans(self._engine.transfers)
-        self._messages: list[Rejected | Embedded] = []
+        self.exchange: Exchange | None = None
+        """For handoffs; without one every prompt is computed here."""
+        self._prefills: set[str] = set()
+        self._messages: list[Rejected | Embedded | Prefilled] = []
         self._began = self._submitted = 0.0
 
     @property
     def live(self) -> int:
         """Requests that have not ended."""
-        return len(self._live) + len(self._compiling) + len(self._pools)
+        return len(self._live) + len(self._compiling) + len(self._pools) + len(self._prefills)
 
     @property
     def idle(self) -> bool:
@@ -118,8 +130,30 @@ class Generator:
         )
         self._pools[message.id] = pool
 
-    def take_messages(self) -> list[Rejected | Embedded]:
-        """Vectors, and refusals of requests that cannot begin or go on, since this was last called."""
+    def prefill(self, message: Prefill) -> None:
+        """Computes a prompt for another worker; `take_messages` tells when. Raises RequestError."""
+        assert self.exchange is not None
+        try:
+            self._engine.add(
+                Request(
+                    id=message.id,
+                    prompt=tuple(message.prompt),
+                    max_tokens=0,
+                    namespace=PrefixNamespace(self._loaded.name, message.adapter, message.salt),
+                    priority=message.priority,
+                    use_prefix_cache=message.use_prefix_cache and self._loaded.prefix_cache,
+                    prefill_only=True,
+                    exporting=True,
+                )
+            )
+        except HeadraceError as error:
+            self.exchange.outbox.refuse(message.id, str(error))
+            raise
+        self._prefills.add(message.id)
+        self.loans.add_export(message.id, self.exchange.outbox.outgoing(message.id))
+
+    def take_messages(self) -> list[Rejected | Embedded | Prefilled]:
+        """Vectors, computed prompts, and requests that cannot begin or go on, since this was last called."""
         messages, self._messages = self._messages, []
         return messages
 
@@ -130,6 +164,7 @@ class Generator:
             stop_ids |= self._vocabulary.eos_ids
         room = self._loaded.context_length - len(message.prompt)
         detokenizer = Detokenizer(self._vocabulary, message.stop, include_stop=message.include_stop)
+        handoff = message.handoff if self.exchange is not None else None
         fetch = self._add_request(
             Request(
                 id=message.id,
@@ -149,8 +184,11 @@ class Generator:
                 constraint=matcher,
                 prompt_logprobs=message.prompt_logprobs,
                 output=tuple(message.output),
+                importing=handoff is not None,
             )
         )
+        if handoff is not None and self.exchange is not None:
+            self.loans.add_import(message.id, self.exchange.inbox.incoming(message.id, handoff))
         live = self._live[message.id] = _Live(
             detokenizer, stop_ids, message.min_tokens, resumed=bool(message.output), fetch=fetch
         )
@@ -170,12 +208,14 @@ class Generator:
     def cancel(self, request_id: str) -> None:
         """Ends the request and frees its blocks; nothing happens where it has ended already."""
         self._compiling.pop(request_id, None)
-        if self._live.pop(request_id, None) or self._pools.pop(request_id, None):
+        prefill = request_id in self._prefills
+        self._prefills.discard(request_id)
+        if self._live.pop(request_id, None) or self._pools.pop(request_id, None) or prefill:
             self._engine.cancel(request_id)
 
     def cancel_all(self) -> None:
         """Ends every request."""
-        for request_id in [*self._compiling, *self._live, *self._pools]:
+        for request_id in [*self._compiling, *self._live, *self._pools, *self._prefills]:
             self.cancel(request_id)
         self._messages = []
 
@@ -203,10 +243,10 @@ class Generator:
         before = self._engine.stats.computed_tokens if self._tiers else 0
         outputs = self._engine.collect()
         self.loans.tell()
-        seconds = perf_counter() - self._submitted
-        self._engine.observe(self._submitted - self._began, seconds)
+        now = perf_counter()
+        self._engine.observe(self._submitted - self._began, now - self._submitted)
         if self._tiers is not None:
-            self._tiers.speeds.computed(self._engine.stats.computed_tokens - before, seconds)
+            self._tiers.speeds.computed(self._engine.stats.computed_tokens - before, now - self._began)
         events = (self._take(out) for out in outputs)
         return [event for event in events if event is not None]
 
@@ -254,6 +294,9 @@ class Generator:
             if out.finish_reason is not None:
                 del self._pools[out.id]
                 self._messages.append(Embedded(out.id, pool.vector()))
+        if out.id in self._prefills and out.finish_reason is not None:
+            self._prefills.remove(out.id)
+            self._messages.append(Prefilled(out.id, out.cached_tokens))
         live = self._live.get(out.id)
         if live is None:
             return None

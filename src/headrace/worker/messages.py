@@ -33,6 +33,15 @@ class Constraint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The schema as JSON text, the regular expression, or the grammar in llguidance's Lark dialect."""
 
 
+class Handoff(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who computes a prompt for another worker."""
+
+    id: str
+    """Of the `Prefill` that it was asked with."""
+    address: str
+    """Where it gives out blocks."""
+
+
 # gateway to worker
 
 
@@ -63,6 +72,23 @@ class Submit(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """As top_logprobs, for every prompt token but the first; they come with the first event."""
     output: list[int] = []
     """Tokens that another worker has delivered: what follows them is what that one would have sent."""
+    handoff: Handoff | None = None
+    """Take prompt and output's keys and values from there; compute what does not come."""
+
+
+class Prefill(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Compute a prompt and give its blocks to the worker that asks for them; answer with `Prefilled`.
+
+    May be cancelled as a request.
+    """
+
+    id: str
+    prompt: list[int]
+    """Of the request, and what it was given of output."""
+    priority: int = 0
+    adapter: str = ""
+    salt: str = ""
+    use_prefix_cache: bool = True
 
 
 class Embed(_Message, frozen=True, tag=True, array_like=True, gc=False):
@@ -155,6 +181,8 @@ class Ready(_Message, frozen=True, tag=True, array_like=True, gc=False):
     block_tokens: int
     cache_bytes: int
     """Of the whole cache, a draft model's included."""
+    transfer: str = ""
+    """Where this worker gives out blocks; empty where it does not."""
 
 
 class Failed(_Message, frozen=True, tag=True, array_like=True, gc=False):
@@ -193,6 +221,14 @@ class Rejected(_Message, frozen=True, tag=True, array_like=True, gc=False):
 
     id: str
     reason: str
+
+
+class Prefilled(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """The answer to `Prefill`: the prompt is computed, though not all of it need have been sent."""
+
+    id: str
+    cached_tokens: int
+    """Of the prompt's, found in the cache."""
 
 
 class Embedded(_Message, frozen=True, tag=True, array_like=True, gc=False):
@@ -268,8 +304,8 @@ PrefixAnswer = PrefixExplained | PrefixesListed | PrefixPinned
 Question = PrefixQuestion | Embed
 Answer = PrefixAnswer | Embedded
 
-ToWorker = Submit | Cancel | Drain | Ping | Question | Beat | Welcome | Refused | Reset
-ToGateway = Ready | Failed | Events | Rejected | Stats | Drained | Answer | Beat | Hello | Leaving
+ToWorker = Submit | Prefill | Cancel | Drain | Ping | Question | Beat | Welcome | Refused | Reset
+ToGateway = Ready | Failed | Events | Rejected | Prefilled | Stats | Drained | Answer | Beat | Hello | Leaving
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

@@ -20,6 +20,7 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.errors import HeadraceError
 from headrace.models.vocabulary import Vocabulary
 from headrace.worker.generator import Generator
+from headrace.worker.handoff.exchange import Exchange
 from headrace.worker.loader import LoadedModel, load, open_model
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
@@ -33,6 +34,7 @@ from headrace.worker.messages import (
     ListPrefixes,
     Ping,
     PinPrefix,
+    Prefill,
     PrefixQuestion,
     Ready,
     Rejected,
@@ -45,6 +47,7 @@ from headrace.worker.messages import (
 )
 from headrace.worker.prefixes import answer
 from headrace.worker.settings import EXIT_LOAD_FAILED, Launch
+from headrace.worker.transfer.errors import TransferError
 from headrace.worker.transport import Channel, Messages
 
 log = logging.getLogger("headrace.worker")
@@ -69,12 +72,13 @@ def main() -> int:
         except HeadraceError as error:
             channel.send(Failed(str(error)))
             return EXIT_LOAD_FAILED
-        channel.send(ready_message(loaded))
+        worker = Worker(loaded, vocabulary, channel, launch.transfer)
+        channel.send(ready_message(loaded, worker.transfer))
         del model  # and its metadata, as large as the vocabulary
         # What was made while loading stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()
-        Worker(loaded, vocabulary, channel).run()
+        worker.run()
         loaded.close()
         return 0
     finally:
@@ -84,10 +88,20 @@ def main() -> int:
 class Worker:
     """The loop between messages and engine."""
 
-    def __init__(self, loaded: LoadedModel, vocabulary: Vocabulary, channel: Messages) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        vocabulary: Vocabulary,
+        channel: Messages,
+        transfer: str = "",
+        secret: bytes = b"",
+    ) -> None:
+        """`transfer` is where blocks are given out to other workers; empty for nowhere."""
         self._loaded = loaded
         self._generator = Generator(loaded, vocabulary)
         self._generator.loans.wake = channel.wake
+        self.transfer = self._exchange(transfer, secret) if transfer else ""
+        """Where blocks are given out in fact."""
         self._channel = channel
         self._pending: list[TokenEvent] = []
         self._draining = False
@@ -112,9 +126,18 @@ class Worker:
                 return
             self._channel.wait()
 
+    def _exchange(self, transfer: str, secret: bytes) -> str:
+        try:
+            exchange = Exchange(self._loaded, self._generator.loans, transfer, secret)
+        except TransferError as error:
+            log.warning("no blocks are handed to other workers: %s", error)
+            return ""
+        self._generator.exchange = exchange
+        return exchange.outbox.address
+
     def _handle(self, message: ToWorker) -> None:
         match message:
-            case Submit() | Embed():
+            case Submit() | Embed() | Prefill():
                 self._submit(message)
             case Cancel(id=request_id):
                 self._generator.cancel(request_id)
@@ -130,15 +153,18 @@ class Worker:
             case ExplainPrefix() | ListPrefixes() | PinPrefix() | UnpinPrefix():
                 self._answer(message)
 
-    def _submit(self, message: Submit | Embed) -> None:
+    def _submit(self, message: Submit | Embed | Prefill) -> None:
         if self._draining:
             self._channel.send(Rejected(message.id, "the worker is shutting down"))
             return
         try:
-            if isinstance(message, Embed):
-                self._generator.embed(message)
-            else:
-                self._generator.submit(message)
+            match message:
+                case Submit():
+                    self._generator.submit(message)
+                case Prefill():
+                    self._generator.prefill(message)
+                case Embed():
+                    self._generator.embed(message)
         except HeadraceError as error:
             self._channel.send(Rejected(message.id, str(error)))
 
@@ -170,7 +196,7 @@ def _end_with_parent(address: str) -> None:
     os._exit(1)
 
 
-def ready_message(loaded: LoadedModel) -> Ready:
+def ready_message(loaded: LoadedModel, transfer: str = "") -> Ready:
     return Ready(
         version=PROTOCOL_VERSION,
         pid=os.getpid(),
@@ -180,4 +206,5 @@ def ready_message(loaded: LoadedModel) -> Ready:
         cache_blocks=loaded.cache_blocks,
         block_tokens=BLOCK_TOKENS,
         cache_bytes=loaded.cache_bytes,
+        transfer=transfer,
     )

@@ -72,4 +72,6 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     """How the worker signs its messages."""
     settings: WorkerSettings
+    transfer: str = ""
+    """Where to give out cache blocks to other workers, an address of a transfer listener; empty: nowhere."""
     version: int = PROTOCOL_VERSION
