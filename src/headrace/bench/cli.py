@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from headrace.bench import accuracy, prefix, speculation, throughput
+from headrace.bench import accuracy, handoff, prefix, speculation, throughput
 from headrace.bench.output import print_result
 from headrace.bench.serve.cli import serve_command
 from headrace.config import options
@@ -64,6 +64,33 @@ def throughput_command(
 def prefix_command(model: str, threads: int | None, as_json: bool) -> None:
     """Measure what a shared prefix saves."""
     print_result(prefix.run(model, threads), as_json)
+
+
+@bench.command("handoff")
+@click.option("--transport", type=click.Choice(list(handoff.TRANSPORTS)), default="shm", show_default=True)
+@click.option(
+    "--tokens", type=WholeNumber(min=1), default=2000, show_default=True, help="Length of the prefix."
+)
+@click.option(
+    "--block-bytes",
+    type=WholeNumber(min=1),
+    default=handoff.BLOCK_BYTES,
+    show_default=True,
+    help="Of the cache, for 16 tokens.",
+)
+@click.option(
+    "--repeats", type=WholeNumber(min=1), default=10, show_default=True, help="In each of 3 rounds."
+)
+@click.option("--namespaces", is_flag=True, help="Between two network namespaces, beside iperf3; needs root.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def handoff_command(
+    transport: str, tokens: int, block_bytes: int, repeats: int, namespaces: bool, as_json: bool
+) -> None:
+    """Measure how fast one process hands cache blocks to another."""
+    result = handoff.run(
+        transport, tokens=tokens, block_bytes=block_bytes, repeats=repeats, namespaces=namespaces
+    )
+    print_result(result, as_json)
 
 
 @bench.command("speculation")

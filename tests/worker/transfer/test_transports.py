@@ -120,11 +120,20 @@ def test_both_ends_send_at_once(address):
                 assert received == sent
             assert ended.get() is None
 
-        if address.startswith("nixl"):
-            pytest.skip("an agent serves one thread at a time")
         with beside(lambda: both(here)) as ended:
             both(there)
         assert ended.get() is None
+
+
+def test_a_block_received_is_sent_on(address):
+    sent, mine, back = blocks_of(100_000), empty([100_000]), empty([100_000])
+    with two_ends(address) as (here, there):
+        for sender, receiver, source, target in ((there, here, sent, mine), (here, there, mine, back)):
+            with beside(lambda sender=sender, source=source: sender.send(b"", source)) as ended:
+                receiver.receive(timeout=10)
+                receiver.receive_blocks(target)
+            assert ended.get() is None
+    assert back == sent
 
 
 def test_the_wait_for_a_frame_may_end_and_begin_again(address):

@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class NixlConnection(StreamConnection):
         """Takes the socket over. Raises TransferError where NIXL is not installed or does not start."""
         super().__init__(sock, peer, stall)
         try:
-            from nixl_cu12 import _bindings, nixl_agent, nixl_agent_config
+            from nixl_cu12 import _bindings, nixl_agent, nixl_agent_config, nixl_thread_sync_t
         except ImportError as error:
             raise TransferError(f"NIXL is missing ({error}): pip install 'headrace[nixl]'") from None
         # They have no base of their own.
@@ -49,10 +50,17 @@ class NixlConnection(StreamConnection):
             for name, error in vars(_bindings).items()
             if name.startswith("nixl") and name.endswith("Error")
         )
-        config = nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+        config = nixl_agent_config(
+            enable_prog_thread=False,
+            backends=["UCX"],
+            sync_mode=nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT,  # one thread may send, another receive
+        )
         self._agent: Any = nixl_agent(f"headrace-{secrets.token_hex(8)}", config)
         self._registered: dict[Region, memoryview] = {}
         self._registrations: list[Any] = []
+        self._told: set[Region] = set()
+        """Places that the other end's agent knows."""
+        self._registering = Lock()
         self._other = ""
         self._sent = 0
 
@@ -69,11 +77,15 @@ class NixlConnection(StreamConnection):
         """Number of the transfer, addresses of the blocks, and what the other agent must know of new ones."""
         if not blocks:
             return b""
-        regions, registered = self._register(blocks)
-        metadata = self._agent.get_partial_agent_metadata(registered, True) if registered is not None else b""
+        regions = self._register(blocks)
+        metadata = b""
+        if untold := [(*region, "") for region in regions if region not in self._told]:
+            places = self._agent.get_reg_descs(untold, "DRAM")
+            metadata = self._agent.get_partial_agent_metadata(places, True)
+            self._told.update(regions)
         self._sent += 1
         addresses = [address for address, _, _ in regions]
-        return struct.pack(f"<{1 + len(addresses)}Q", self._sent, *addresses) + bytes(metadata)
+        return struct.pack(f"<{1 + len(addresses)}Q", self._sent, *addresses) + metadata
 
     def _send_blocks(self, blocks: Sequence[memoryview]) -> list[int]:
         checksums = [xxh3_64_intdigest(block) for block in blocks]
@@ -88,7 +100,7 @@ class NixlConnection(StreamConnection):
         sent, *addresses = numbers.unpack_from(self._addition)
         metadata = self._addition[numbers.size :]
         there = [(address, len(block), 0) for address, block in zip(addresses, blocks, strict=True)]
-        here, _ = self._register(blocks)
+        here = self._register(blocks)
         if metadata:
             self._other = self._agent.add_remote_agent(metadata).decode()
         self._read(here, there, str(sent).encode())
@@ -117,20 +129,20 @@ class NixlConnection(StreamConnection):
             raise PeerGoneError(f"{self.peer}: NIXL's read of the blocks failed")
         return bool(state == "DONE")
 
-    def _register(self, blocks: Sequence[memoryview]) -> tuple[list[Region], Any]:
-        """Where the blocks lie, all registered and kept alive; the registration of the new ones or None."""
+    def _register(self, blocks: Sequence[memoryview]) -> list[Region]:
+        """Where the blocks lie, all registered and kept alive."""
         regions = [(_address(block), len(block), 0) for block in blocks]
-        new = {
-            region: block
-            for region, block in zip(regions, blocks, strict=True)
-            if region not in self._registered
-        }
-        if not new:
-            return regions, None
-        registration = self._agent.register_memory([(*region, "") for region in new], "DRAM")
-        self._registrations.append(registration)
-        self._registered.update(new)
-        return regions, registration
+        with self._registering:
+            new = {
+                region: block
+                for region, block in zip(regions, blocks, strict=True)
+                if region not in self._registered
+            }
+            if new:
+                places = [(*region, "") for region in new]
+                self._registrations.append(self._agent.register_memory(places, "DRAM"))
+                self._registered.update(new)
+        return regions
 
     def _await(self, done: Callable[[], bool]) -> None:
         """Raises OSError if the other end goes, or nothing ends within the time for standing still."""
