@@ -28,6 +28,7 @@ _ELSEWHERE = {
 _CONNECTIONS = ("api_keys", "tls_cert", "tls_key", "cors_origin", "request_timeout", "write_timeout")
 _TOLD = ("log_format", "log_prompts", "otlp_endpoint")
 _OPERATORS = (*_CONNECTIONS, "max_connections", "max_bodies_mib", *_TOLD)
+_JOINING = ("listen_workers", "worker_secret_file", "worker_heartbeat")
 _BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve")
 _ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
 _SPECULATION = ("speculate", "draft_model", "draft_tokens")
@@ -80,7 +81,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @cli.command()
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
-@options("replicas", "prefill", "decode")
+@options("replicas", "prefill", "decode", *_JOINING)
 @options("load_on_demand", "memory_gib", "keep_alive", "expose_prefixes")
 @options(*_OPERATORS)
 def serve(
@@ -94,6 +95,9 @@ def serve(
     replicas: str | None,
     prefill: int,
     decode: int,
+    listen_workers: str | None,
+    worker_secret_file: Path | None,
+    worker_heartbeat: float,
     load_on_demand: bool,
     memory_gib: float | None,
     keep_alive: float,
@@ -104,6 +108,7 @@ def serve(
     """Serve models over HTTP: the first one at once, others when they are asked for."""
     from headrace.fleet import Shapes
     from headrace.gateway.operating import OperatorSettings
+    from headrace.gateway.recruiting import WorkersPort
     from headrace.gateway.serve import ServeSettings, serve_model
     from headrace.worker.settings import WorkerSettings
 
@@ -119,6 +124,7 @@ def serve(
         worker=WorkerSettings(**_engine_settings(model=models[0], **engine)),
         models=models,
         shapes=Shapes.parse(replicas, prefill, decode),
+        workers=WorkersPort.of(listen_workers, worker_secret_file, worker_heartbeat),
         load_on_demand=load_on_demand,
         memory_bytes=_bytes(memory_gib),
         keep_alive=keep_alive,
@@ -127,6 +133,39 @@ def serve(
         expose_prefixes=expose_prefixes,
     )
     serve_model(settings, _tell)
+
+
+@cli.group(invoke_without_command=True)
+@options("join", "worker_secret_file", "model", "worker_name", "worker_role", "drain_seconds")
+@options(*_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
+@click.pass_context
+def worker(
+    ctx: click.Context,
+    /,
+    join: str | None,
+    worker_secret_file: Path | None,
+    worker_name: str | None,
+    worker_role: Any,
+    drain_seconds: float,
+    **engine: Any,
+) -> None:
+    """Run a worker for a server on another host, which was started with --listen-workers."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from headrace.worker.join import JoinSettings, join_gateway
+    from headrace.worker.settings import WorkerSettings
+
+    logging.getLogger("headrace").setLevel(logging.INFO)
+    joining = JoinSettings.of(join, worker_secret_file, worker_name, worker_role, drain_seconds)
+    join_gateway(joining, WorkerSettings(**_engine_settings(**engine)))
+
+
+@worker.command()
+def secret() -> None:
+    """Make a secret, for a file that server and workers are given with --secret-file."""
+    from headrace.worker.secret import new_secret
+
+    click.echo(new_secret())
 
 
 @cli.command()

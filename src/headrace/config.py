@@ -37,7 +37,7 @@ class Setting:
     help: str
     default: object = None
     flags: str = ""
-    """Where the flag is not just the name behind two dashes."""
+    """Where the flag is not just the name behind two dashes; several with blanks between."""
 
 
 _COUNT = WholeNumber(min=1)
@@ -74,6 +74,24 @@ SETTINGS: dict[str, Setting] = {
     ),
     "prefill": Setting(WholeNumber(min=0), "Workers that only compute prompts, and hand them on.", 0),
     "decode": Setting(WholeNumber(min=0), "Workers that only compute answers to such prompts.", 0),
+    "listen_workers": Setting(
+        str, "HOST:PORT where workers of other hosts join; needs --secret-file. [default: nowhere]"
+    ),
+    "worker_secret_file": Setting(
+        click.Path(dir_okay=False, path_type=Path),
+        "File of the secret that server and workers share (`headrace worker secret`).",
+        flags="--secret-file --worker-secret-file",
+    ),
+    "worker_heartbeat": Setting(
+        _SIZE, "Seconds between signs of life of joined workers; without five in turn one is lost.", 1.0
+    ),
+    "join": Setting(str, "HOST:PORT of the server, where it listens for workers."),
+    "worker_name": Setting(
+        str, "How the server calls it. [default: the host's name and the process]", flags="--name"
+    ),
+    "worker_role": Setting(
+        click.Choice(["both", "prefill", "decode"]), "What the server uses it for.", "both", flags="--role"
+    ),
     "threads": Setting(WholeNumber(1, MAX_THREADS), "Threads of each worker. [default: the usable cores]"),
     "context_length": Setting(_COUNT, "Most tokens of prompt and answer. [default: the model's]"),
     "cache_gib": Setting(
@@ -178,7 +196,7 @@ def options(*names: str) -> Callable[[Function], Function]:
         for name in reversed(names):
             setting = SETTINGS[name]
             function = click.option(
-                flag(name),
+                *flag(name).split(),
                 name,
                 type=setting.type,
                 default=setting.default,

@@ -72,7 +72,7 @@ class EncryptedPort:
         router.setsockopt(zmq.CURVE_SERVER, 1)
         router.setsockopt(zmq.CURVE_SECRETKEY, self._keys.gateway.secret)
         router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        router.setsockopt(zmq.IPV6, 1)
+        router.setsockopt(zmq.IPV6, ":" in self._host)
         # A message to a worker whose connection has ended is refused, which tells that at once.
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # Connections that a cut line left half open end, and what was to be sent on them is freed.

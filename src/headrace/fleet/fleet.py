@@ -126,8 +126,9 @@ class Fleet:
 
     @property
     def cache_bytes(self) -> int:
-        """Of all replicas' caches together."""
-        return sum(replica.ready.cache_bytes for replica in self._replicas if replica.ready)
+        """Of the caches on this host together."""
+        local = (replica for replica in self._replicas if isinstance(replica, LocalReplica))
+        return sum(replica.ready.cache_bytes for replica in local if replica.ready)
 
     def submit(self, message: Submit) -> Stream:
         """Hands the request to a replica, or keeps it until one is ready; its id must be new.

@@ -89,7 +89,9 @@ class ModelLoader:
         settings = msgspec.structs.replace(self._for_model(file, model), workers=max(1, shape.count))
         draft = settings.draft_model
         models = [model] if draft is None else [model, open_model(draft)]
-        if self._budgeted:
+        if not shape.count:
+            expected = Footprint(0, 0)  # all of it lies on other hosts
+        elif self._budgeted:
             expected = footprint(models, settings, free_bytes)
             if settings.cache_tokens is None:
                 settings = msgspec.structs.replace(settings, cache_bytes=expected.cache)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvloop
 
-from headrace.errors import RequestError
+from headrace.errors import ConfigError, RequestError
 from headrace.fleet import Shapes
 from headrace.gateway.admission import Admission
 from headrace.gateway.batches.endpoints import batch_endpoints
@@ -25,6 +25,7 @@ from headrace.gateway.catalogue import KEEP_ALIVE_SECONDS, Budget, Catalogue
 from headrace.gateway.loading import ModelLoader
 from headrace.gateway.operating import OperatorSettings
 from headrace.gateway.prompter import ModelPrompter
+from headrace.gateway.recruiting import WorkersPort, open_port
 from headrace.gateway.request_log import Observer
 from headrace.gateway.server import ServerOptions, listen, serve
 from headrace.gateway.state import Gateway
@@ -56,6 +57,8 @@ class ServeSettings:
     """Names or paths of all that are served, the worker's first."""
     shapes: Shapes = field(default_factory=Shapes)
     """Replicas of each model."""
+    workers: WorkersPort | None = None
+    """Where workers of other hosts join."""
     load_on_demand: bool = False
     """Any model in the models folder may be asked for."""
     memory_bytes: int | None = None
@@ -90,17 +93,37 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
         uvloop.run(_serve(settings, named, sock, tell, callers, options, observers))
 
 
-def _catalogue(settings: ServeSettings, named: Sequence[LocalFile]) -> Catalogue:
-    """Memory is counted where there can be more than one model, or where its size is given."""
+@contextlib.asynccontextmanager
+async def _catalogue(
+    settings: ServeSettings, named: Sequence[LocalFile], tell: Callable[[str], None]
+) -> AsyncIterator[Catalogue]:
+    """With the first model loaded. Why it cannot be is told in words for the user, not for a client.
+
+    Memory is counted where there can be more than one model, or where its size is given.
+    """
     memory = settings.memory_bytes
     if memory is None and (settings.load_on_demand or len(named) > 1):
         memory = free_memory()
-    return Catalogue(
-        ModelLoader(settings.worker, budgeted=memory is not None, shapes=settings.shapes),
-        named,
-        on_demand=settings.load_on_demand,
-        budget=Budget(memory, settings.keep_alive, settings.drain_seconds),
-    )
+    first = settings.shapes.of(named[0].name)
+    if not first.count and settings.workers is None:
+        raise ConfigError("without replicas of its own (--replicas 0) the server needs --listen-workers")
+
+    def served() -> list[str]:
+        return [file.name for file in catalogue.available()]
+
+    async with open_port(settings.workers, served, tell) as registry:
+        loader = ModelLoader(
+            settings.worker, budgeted=memory is not None, shapes=settings.shapes, registry=registry
+        )
+        budget = Budget(memory, settings.keep_alive, settings.drain_seconds)
+        catalogue = Catalogue(loader, named, on_demand=settings.load_on_demand, budget=budget)
+        if not first.count:
+            tell(f"waiting for a worker that joins with {named[0].name}")
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                yield await stack.enter_async_context(catalogue)
+            except RequestError as error:
+                raise error.__cause__ or error from None
 
 
 async def _serve(
@@ -114,7 +137,7 @@ async def _serve(
 ) -> None:
     began = time.monotonic()
     capacity = Capacity.of_engine(settings.worker.max_running, settings.worker.max_batch_tokens)
-    async with _opened(_catalogue(settings, named)) as catalogue:
+    async with _catalogue(settings, named, tell) as catalogue:
         gateway = Gateway(
             catalogue.loaded_models,
             Admission(settings.max_queue, capacity),
@@ -167,16 +190,6 @@ async def _serve(
                 stop_engines=lambda: catalogue.drain(_WORKER_EXIT_SECONDS),
             )
     tell("ended")
-
-
-@contextlib.asynccontextmanager
-async def _opened(catalogue: Catalogue) -> AsyncIterator[Catalogue]:
-    """Loads the first model; why that cannot be is told in the words for the user, not those for a client."""
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            yield await stack.enter_async_context(catalogue)
-        except RequestError as error:
-            raise error.__cause__ or error from None
 
 
 def _cache(facts: Ready) -> str:

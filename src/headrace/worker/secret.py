@@ -34,6 +34,8 @@ class Keys:
 
     gateway: KeyPair
     worker: KeyPair
+    blocks: bytes = field(repr=False)
+    """By which workers that hand cache blocks over know each other."""
 
 
 def new_secret() -> str:
@@ -57,9 +59,17 @@ def read_keys(file: Path) -> Keys:
         )
     if not zmq.has("curve"):
         raise ConfigError("this installation of ZeroMQ has no encryption (CURVE): install pyzmq's own wheel")
-    return Keys(_pair(secret, b"headrace-gateway"), _pair(secret, b"headrace-worker"))
+    return Keys(
+        gateway=_pair(_derive(secret, b"headrace-gateway")),
+        worker=_pair(_derive(secret, b"headrace-worker")),
+        blocks=_derive(secret, b"headrace-blocks"),
+    )
 
 
-def _pair(secret: bytes, purpose: bytes) -> KeyPair:
-    own = z85.encode(hashlib.blake2b(secret, digest_size=32, person=purpose).digest())
+def _derive(secret: bytes, purpose: bytes) -> bytes:
+    return hashlib.blake2b(secret, digest_size=32, person=purpose).digest()
+
+
+def _pair(secret: bytes) -> KeyPair:
+    own = z85.encode(secret)
     return KeyPair(zmq.curve_public(own), own)

@@ -44,7 +44,7 @@ class Session:
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        self._socket.setsockopt(zmq.IPV6, 1)
+        self._socket.setsockopt(zmq.IPV6, address.startswith("["))
         self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self._socket.setsockopt(zmq.CURVE_SERVERKEY, keys.gateway.public)
         self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.worker.public)
@@ -76,4 +76,5 @@ class Session:
     def close(self, linger_seconds: float = 0.0) -> None:
         """Waits so long for what was sent to be out."""
         self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close(linger=round(1000 * linger_seconds))
