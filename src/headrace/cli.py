@@ -31,6 +31,7 @@ _OPERATORS = (*_CONNECTIONS, "max_connections", "max_bodies_mib", *_TOLD)
 _JOINING = ("listen_workers", "worker_secret_file", "worker_heartbeat")
 _BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve")
 _ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
+_TIERS = ("cache_disk_gib", "cache_dir")
 _SPECULATION = ("speculate", "draft_model", "draft_tokens")
 
 
@@ -80,6 +81,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 
 @cli.command()
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
+@options(*_TIERS)
 @options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
 @options("replicas", "prefill", "decode", *_JOINING)
 @options("load_on_demand", "memory_gib", "keep_alive", "expose_prefixes")
@@ -272,8 +274,13 @@ def new_key(name: str) -> None:
     click.echo(f'[keys.{quoted}]\nhash = "{stored}"')
 
 
-def _engine_settings(cache_gib: float | None, **settings: Any) -> dict[str, Any]:
+def _engine_settings(
+    cache_gib: float | None, cache_disk_gib: float = 0.0, cache_dir: Path | None = None, **settings: Any
+) -> dict[str, Any]:
     """WorkerSettings' fields from the command line's."""
+    if cache_disk_gib:
+        settings["cache_disk_bytes"] = _bytes(cache_disk_gib)
+        settings["cache_dir"] = None if cache_dir is None else str(cache_dir.absolute())
     return settings | {"cache_bytes": _bytes(cache_gib)}
 
 

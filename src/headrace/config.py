@@ -97,6 +97,13 @@ SETTINGS: dict[str, Setting] = {
     "cache_gib": Setting(
         _SIZE, "Size of each KV cache in GiB. [default: a quarter of the free memory over all, at most 8]"
     ),
+    "cache_disk_gib": Setting(
+        FiniteNumber(min=0), "Keep as much of what the KV cache gives up on disk, in GiB.", 0.0
+    ),
+    "cache_dir": Setting(
+        click.Path(file_okay=False, path_type=Path),
+        "Folder for that; workers share it. [default: blocks, in HEADRACE_HOME or ~/.cache/headrace]",
+    ),
     "cache_tokens": Setting(_COUNT, "Size of the KV cache in tokens, instead of --cache-gib."),
     "kv_dtype": Setting(
         click.Choice(["f16", "int8"]), "Element type of the KV cache; int8 takes 64% of the room.", "f16"

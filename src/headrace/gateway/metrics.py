@@ -23,6 +23,7 @@ _GAUGES = {
     "headrace_running_requests": ("Sequences that are being computed.", "running"),
     "headrace_cache_blocks": ("Blocks of the KV cache.", "blocks_total"),
     "headrace_cache_blocks_used": ("Blocks held by running requests.", "blocks_used"),
+    "headrace_tier_saved_seconds": ("Time saved by fetching instead of computing.", "tier_seconds_saved"),
     "headrace_cache_blocks_cached": ("Blocks held by the prefix tree alone.", "blocks_cached"),
 }
 _COUNTERS = {
@@ -30,6 +31,16 @@ _COUNTERS = {
     "headrace_engine_computed_tokens": ("Rows computed, prompt and output.", "computed_tokens"),
     "headrace_prefix_hit_tokens": ("Prompt tokens found in the prefix tree.", "cached_tokens"),
     "headrace_engine_generated_tokens": ("Tokens sampled.", "generated_tokens"),
+    "headrace_imported_tokens": (
+        "Tokens whose blocks came from another worker or from disk.",
+        "imported_tokens",
+    ),
+    "headrace_tier_written_blocks": ("Evicted blocks written to disk.", "tier_blocks_written"),
+    "headrace_tier_written_bytes": ("Bytes of evicted blocks written to disk.", "tier_bytes_written"),
+    "headrace_tier_read_blocks": ("Blocks fetched from disk.", "tier_blocks_read"),
+    "headrace_tier_read_bytes": ("Bytes of blocks fetched from disk.", "tier_bytes_read"),
+    "headrace_tier_broken_blocks": ("Blocks found broken on disk, and removed.", "tier_blocks_broken"),
+    "headrace_tier_dropped_blocks": ("Evicted blocks that the disk did not take.", "tier_blocks_dropped"),
     "headrace_preemptions": ("Sequences set back for want of blocks.", "preemptions"),
     "headrace_steps": ("Steps computed.", "steps"),
     "headrace_drafted_tokens": ("Tokens drafted and verified.", "drafted_tokens"),
