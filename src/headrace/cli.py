@@ -21,6 +21,7 @@ _ELSEWHERE = {
     "bench": ("headrace.bench.cli", "bench", "Measure a model on this machine."),
     "prefix": ("headrace.prefix", "prefix", "See what prompts share in a running server's cache; pin it."),
     "doctor": ("headrace.doctor", "doctor", "Say what this machine can do and what is missing."),
+    "simulate": ("headrace.simulate.cli", "simulate_command", "Say how a fleet would serve a load."),
     "ps": ("headrace.ps", "ps", "List the models that a running server has loaded."),
 }
 """Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
@@ -29,7 +30,7 @@ _CONNECTIONS = ("api_keys", "tls_cert", "tls_key", "cors_origin", "request_timeo
 _TOLD = ("log_format", "log_prompts", "otlp_endpoint")
 _OPERATORS = (*_CONNECTIONS, "max_connections", "max_bodies_mib", *_TOLD)
 _JOINING = ("listen_workers", "worker_secret_file", "worker_heartbeat")
-_BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve")
+_BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve", "step-model")
 _ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
 _TIERS = ("cache_disk_gib", "cache_dir")
 _SPECULATION = ("speculate", "draft_model", "draft_tokens")

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from headrace.bench import accuracy, handoff, prefix, speculation, throughput
+from headrace.bench import accuracy, handoff, prefix, speculation, step_model, throughput
 from headrace.bench.output import print_result
 from headrace.bench.serve.cli import serve_command
 from headrace.config import options
@@ -91,6 +91,13 @@ def handoff_command(
         transport, tokens=tokens, block_bytes=block_bytes, repeats=repeats, namespaces=namespaces
     )
     print_result(result, as_json)
+
+
+@bench.command("step-model")
+@_common
+def step_model_command(model: str, threads: int | None, as_json: bool) -> None:
+    """Measure how long steps take, for `headrace simulate`."""
+    print_result(step_model.run(model, threads), as_json)
 
 
 @bench.command("speculation")

@@ -10,6 +10,7 @@ Knows no clock and no messages: times, in seconds of any clock that never goes b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from itertools import count
@@ -19,8 +20,12 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.fleet.prefix_picture import PrefixPicture
 from headrace.fleet.step_time import StepTime
 
-WORK_WEIGHT = 1.0
+WORK_WEIGHT = 10.0
 """What a second of work counts beyond the second that the request itself waits for it."""
+SHARE_WEIGHT = 0.3
+"""What a second of work counts that a replica was given lately; it keeps their caches equally busy too."""
+SHARE_SECONDS = 120.0
+"""How long ago "lately" is."""
 _MEMORY = 0.95
 """Weight of what was observed of a replica's speed before the newest observation."""
 
@@ -52,6 +57,8 @@ class Prediction(NamedTuple):
     """Seconds until it can begin."""
     prefill: float
     """Seconds to compute what its cache lacks."""
+    work: float
+    """Of these, what it would take with no streams beside."""
 
     @property
     def ttft(self) -> float:
@@ -86,8 +93,9 @@ class _Replica:
         """When all that waits is predicted to have its first token."""
         self.begun_at = 0.0
         """When the request whose turn it is began, at the earliest: at the first token before its own."""
-        self.given = 0.0
-        """Predicted seconds of all work ever dispatched; tells apart replicas that are equally idle."""
+        self.given_at = 0.0
+        self._given = 0.0
+        """Seconds of work dispatched up to then, the older the less; see `given`."""
         self._predicted = self._observed = 1e-9
 
     def slowness(self) -> float:
@@ -99,6 +107,18 @@ class _Replica:
         return self.step_time.prefill_seconds(
             cached, tokens - cached, self.budget, len(self.streams), self.stream_context
         )
+
+    def work(self, cached: int, tokens: int) -> float:
+        """Seconds by its step time, if nothing else ran."""
+        return self.step_time.prefill_seconds(cached, tokens - cached, self.budget)
+
+    def given(self, now: float) -> float:
+        """Seconds of work that it was given lately."""
+        return self._given * math.exp((self.given_at - now) / SHARE_SECONDS)
+
+    def give(self, seconds: float, now: float) -> None:
+        """It was given so much more work."""
+        self._given, self.given_at = self.given(now) + seconds, now
 
     def observed(self, predicted: float, seconds: float) -> None:
         self._predicted = _MEMORY * self._predicted + predicted
@@ -121,8 +141,6 @@ class Balancer:
         """
         self.remove(name)
         self._replicas[name] = _Replica(step_time, budget)
-        # It must not be given all new work until it has had as much as the others.
-        self._replicas[name].given = max(replica.given for replica in self._replicas.values())
 
     def remove(self, name: str) -> None:
         """The replica, its cache and its requests are gone; nothing happens where it is not known."""
@@ -138,7 +156,8 @@ class Balancer:
         cached = min(replica.picture.blocks_held(ask.digests) * BLOCK_TOKENS, ask.tokens - 1)
         slowness = replica.slowness()
         wait = max(replica.free_at - now, 0.0)
-        return Prediction(name, cached, wait, replica.prefill(cached, ask.tokens) * slowness)
+        work = replica.work(cached, ask.tokens) * slowness
+        return Prediction(name, cached, wait, replica.prefill(cached, ask.tokens) * slowness, work)
 
     def choose(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
         """The replica for a request, of those in `among`, which are known and at least one."""
@@ -153,7 +172,7 @@ class Balancer:
         self._requests[request_id] = replica.waiting[request_id] = request
         replica.picture.expect(stored)
         replica.free_at = max(replica.free_at, now) + chosen.prefill
-        replica.given += prefill
+        replica.give(chosen.work, now)
 
     def first_token(self, request_id: str, now: float) -> None:
         """Its prompt is computed. Nothing happens where the request is not known or was reported before."""
@@ -194,16 +213,16 @@ class Balancer:
         replica.free_at = now + left * replica.slowness()
 
     def _soonest(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
-        def cost(prediction: Prediction) -> tuple[float, float]:
-            replica = self._replicas[prediction.replica]
-            return prediction.wait + (1 + WORK_WEIGHT) * prediction.prefill, replica.given
+        def cost(prediction: Prediction) -> float:
+            share = self._replicas[prediction.replica].given(now)
+            return prediction.ttft + WORK_WEIGHT * prediction.work + SHARE_WEIGHT * share
 
         return min((self.predict(ask, name, now) for name in among), key=cost)
 
     def _fewest(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
         def load(name: str) -> tuple[int, float]:
             replica = self._replicas[name]
-            return len(replica.waiting) + len(replica.streams), replica.given
+            return len(replica.waiting) + len(replica.streams), replica.given(now)
 
         return self.predict(ask, min(among, key=load), now)
 

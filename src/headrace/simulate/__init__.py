@@ -1,0 +1,1 @@
+"""`headrace simulate`: the scheduler, cache and balancer that serve, driven by a model of time."""
