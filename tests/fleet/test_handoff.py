@@ -28,7 +28,7 @@ def prompt(length: int, first: int = 3) -> list[int]:
 
 
 def request(name: str, length: int, **fields: object) -> Submit:
-    asked = Submit(id=name, prompt=prompt(length), max_tokens=20, sampling=SAMPLED, top_logprobs=1)
+    asked = Submit(id=name, prompt=prompt(length, length), max_tokens=20, sampling=SAMPLED, top_logprobs=1)
     return msgspec.structs.replace(asked, **fields)
 
 
@@ -88,7 +88,7 @@ def test_streams_by_two_workers_are_those_by_one(synthetic_model: Path, requests
         assert prefiller.generated_tokens == 0
         assert prefiller.computed_tokens > 1300
         # It computed short prompts, what must not come from a cache, and each last token.
-        assert decoder.computed_tokens - decoder.generated_tokens < 1 + 255 + 400 + 400 + 20
+        assert decoder.computed_tokens - decoder.generated_tokens <= 1 + 255 + 400 + 400 + 14
         for blocks in (prefiller, decoder):
             assert blocks.blocks_used == 0
 

@@ -20,6 +20,7 @@ from headrace.backends.sampling import SamplingParams
 from headrace.engine.stats import EngineStats
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
+    CacheChanged,
     Cancel,
     Drain,
     Drained,
@@ -67,9 +68,12 @@ class Peer:
             self._socket.send_multipart((b"w", encode(message)))
 
     def receive(self, kind: type[Message]) -> Message:
-        assert self._socket.poll(20_000), "the worker is silent"
-        _, data = self._socket.recv_multipart()
-        message = decode_to_gateway(data)
+        while True:
+            assert self._socket.poll(20_000), "the worker is silent"
+            _, data = self._socket.recv_multipart()
+            message = decode_to_gateway(data)
+            if not isinstance(message, CacheChanged):  # told unasked
+                break
         assert isinstance(message, kind), message
         return message
 

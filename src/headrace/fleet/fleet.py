@@ -12,6 +12,7 @@ from types import TracebackType
 from headrace.engine.stats import EngineStats
 from headrace.errors import WorkerDiedError, WorkerUnavailableError
 from headrace.fleet.channel import Channel
+from headrace.fleet.dispatch import Dispatcher
 from headrace.fleet.joined import JoinedReplica
 from headrace.fleet.local import LocalReplica
 from headrace.fleet.prefixes import Prefixes
@@ -20,7 +21,7 @@ from headrace.fleet.replica import COMING, Replica, Role, State
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.shape import FleetShape
 from headrace.fleet.stream import Stream
-from headrace.worker.messages import Embed, Embedded, Ready, Submit
+from headrace.worker.messages import CacheChanged, Embed, Embedded, Ready, Submit
 from headrace.worker.settings import WorkerSettings
 
 log = logging.getLogger("headrace.fleet")
@@ -28,8 +29,6 @@ log = logging.getLogger("headrace.fleet")
 _MOST_LOSSES = 4
 """Workers that may end in turn before they brought a request any further: it may be what ended them."""
 _EMBED_ATTEMPTS = 4
-_LEAST_HANDOFF = 256
-"""Tokens from which a prompt is worth handing over: a shorter one takes one step, wherever it is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: Channel | None = None
         self._embeddings = itertools.count()
-        self._handoffs = itertools.count()
+        self._dispatcher = Dispatcher(settings.max_batch_tokens)
         self._waiting: dict[str, Stream] = {}
         """Requests for which no replica was ready, in order of arrival."""
         self._news = asyncio.Event()
@@ -136,7 +135,7 @@ class Fleet:
         Raises:
             WorkerUnavailableError: no replica is ready, nor will be.
         """
-        stream = Stream(message, self.cancel)
+        stream = Stream(message, self.cancel, model=self._facts.model if self._facts else "")
         if not self._place(stream):
             raise self._unavailable()
         return stream
@@ -266,12 +265,25 @@ class Fleet:
         news, self._news = self._news, asyncio.Event()
         news.set()
         if replica.state is State.READY:
+            self._dispatcher.ready(replica)
             self.prefixes.on_ready(replica)
             waiting, self._waiting = self._waiting, {}
             for stream in waiting.values():
                 self._place(stream)
-        elif not self._hopeful():
+            return
+        if replica.state is not State.DRAINING:
+            self._dispatcher.gone(replica)
+        if not self._hopeful():
             self._give_up_waiting()
+
+    def began(self, request_id: str) -> None:
+        self._dispatcher.began(request_id)
+
+    def ended(self, request_id: str) -> None:
+        self._dispatcher.ended(request_id)
+
+    def cache_changed(self, replica: Replica, change: CacheChanged) -> None:
+        self._dispatcher.cache_changed(replica, change.stored, change.evicted)
 
     def lost(self, replica: Replica, streams: list[Stream]) -> None:
         log.warning("%s: %d requests go on elsewhere", replica.name, len(streams))
@@ -291,33 +303,14 @@ class Fleet:
 
     def _place(self, stream: Stream) -> bool:
         """Gives a stream to a replica, or has it wait for one; False where it would wait in vain."""
-        if (replica := self._choose()) is not None:
-            prefiller = self._prefiller(stream, replica)
-            name = f"handoff-{next(self._handoffs)}"
+        if (placement := self._dispatcher.place(stream, self._ready())) is not None:
+            replica, prefiller, name = placement
             replica.submit(stream, None if prefiller is None else prefiller.prefill(stream, name))
         elif self._hopeful():
             self._waiting[stream.id] = stream
         else:
             return False
         return True
-
-    def _choose(self) -> Replica | None:
-        """Who is going to compute a stream; one that is to compute prompts only where there is no other."""
-        return min(self._ready(), key=lambda r: (r.role == "prefill", r.load), default=None)
-
-    def _prefiller(self, stream: Stream, replica: Replica) -> Replica | None:
-        """Who is going to compute a stream's prompt for the replica; None for the replica itself."""
-        asked = stream.message
-        if (
-            len(asked.prompt) + len(stream.output) < _LEAST_HANDOFF
-            or not asked.use_prefix_cache
-            or asked.prompt_logprobs >= 0
-        ):
-            return None
-        able = (
-            other for other in self._ready() if other.role == "prefill" and _can_hand_over(other, replica)
-        )
-        return min(able, key=lambda other: other.load, default=None)
 
     def _ready(self) -> Iterable[Replica]:
         return (replica for replica in self._replicas if replica.state is State.READY and not self._stopping)
@@ -327,7 +320,7 @@ class Fleet:
         return not self._stopping and any(replica.state in COMING for replica in self._replicas)
 
     async def _wait_for_one(self) -> Replica:
-        while (replica := self._choose()) is None:
+        while (replica := min(self._ready(), key=_busyness, default=None)) is None:
             if not self._hopeful():
                 raise self._unavailable()
             await self._next_news()
@@ -347,8 +340,5 @@ class Fleet:
         return WorkerUnavailableError(f"no worker takes requests now ({states}); try again soon")
 
 
-def _can_hand_over(prefiller: Replica, replica: Replica) -> bool:
-    """Whether blocks of the one are good for the other."""
-    if prefiller is replica or prefiller.ready is None or replica.ready is None:
-        return False
-    return bool(prefiller.ready.transfer) and prefiller.ready.fingerprint == replica.ready.fingerprint
+def _busyness(replica: Replica) -> tuple[bool, int]:
+    return replica.role == "prefill", replica.load

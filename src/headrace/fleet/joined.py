@@ -13,6 +13,7 @@ from headrace.fleet.stream import Stream
 from headrace.worker.messages import (
     LOST_BEATS,
     Beat,
+    CacheChanged,
     Drain,
     Drained,
     Failed,
@@ -34,6 +35,15 @@ class _Nobody:
     """The watcher of a replica that is in no fleet, and so has no streams."""
 
     def changed(self, replica: Replica) -> None:
+        pass
+
+    def began(self, request_id: str) -> None:
+        pass
+
+    def ended(self, request_id: str) -> None:
+        pass
+
+    def cache_changed(self, replica: Replica, change: CacheChanged) -> None:
         pass
 
     def lost(self, replica: Replica, streams: list[Stream]) -> None:

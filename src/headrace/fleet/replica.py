@@ -15,6 +15,7 @@ from headrace.fleet.stream import Stream
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
     Answer,
+    CacheChanged,
     Cancel,
     Embedded,
     Events,
@@ -65,6 +66,18 @@ class Watcher(Protocol):
 
     def lost(self, replica: Replica, streams: list[Stream]) -> None:
         """The replica does not compute these any more, and they have not ended."""
+        ...
+
+    def began(self, request_id: str) -> None:
+        """The replica has brought a request its first event, or computed the prompt of a handoff."""
+        ...
+
+    def ended(self, request_id: str) -> None:
+        """A request has ended, or a handoff's prompt is computed or cancelled."""
+        ...
+
+    def cache_changed(self, replica: Replica, change: CacheChanged) -> None:
+        """What the replica's prefix cache holds is another now."""
         ...
 
 
@@ -131,6 +144,7 @@ class Replica(ABC):
         assert self.state is State.READY
         assert stream.id not in self._streams
         self._streams[stream.id] = stream
+        stream.waits = True
         self._send(stream.rest(handoff))
 
     def prefill(self, stream: Stream, handoff_id: str) -> Handoff:
@@ -145,6 +159,7 @@ class Replica(ABC):
     def _cancel_prefill(self, handoff_id: str) -> None:
         if self._prefills.pop(handoff_id, None) is not None:
             self._send(Cancel(handoff_id))
+            self._watcher.ended(handoff_id)
 
     def cancel(self, request_id: str) -> bool:
         """Ends the stream; False where it is not here, or has ended already."""
@@ -154,6 +169,7 @@ class Replica(ABC):
         stream.end()
         stream.begun()
         self._send(Cancel(request_id))
+        self._watcher.ended(request_id)
         return True
 
     def own_stream(self, message: Submit) -> Stream:
@@ -233,9 +249,15 @@ class Replica(ABC):
                 self._stats = stats
                 self._answer_stats()
             case Prefilled(id=handoff_id):
-                self._prefills.pop(handoff_id, None)
+                if self._prefills.pop(handoff_id, None) is not None:
+                    self._watcher.began(handoff_id)
+                    self._watcher.ended(handoff_id)
+            case CacheChanged():
+                self._watcher.cache_changed(self, message)
             case Rejected(id=request_id, reason=reason):
-                self._prefills.pop(request_id, None)
+                self._watcher.ended(request_id)
+                if self._prefills.pop(request_id, None) is not None:
+                    return
                 if stream := self._streams.pop(request_id, None):
                     stream.end(RequestError(reason))
                 elif (question := self._questions.get(request_id)) and not question.done():
@@ -266,8 +288,12 @@ class Replica(ABC):
             stream = self._streams.get(event.id)
             if stream is None:  # cancelled while the event was under way
                 continue
+            if stream.waits:
+                stream.waits = False
+                self._watcher.began(event.id)
             if event.finish_reason is not None:
                 del self._streams[event.id]
+                self._watcher.ended(event.id)
             stream.push(event)
 
     def _answer_stats(self) -> None:

@@ -29,14 +29,22 @@ class Stream:
         "_waiter",
         "losses",
         "message",
+        "model",
         "moves",
         "on_begun",
         "output",
+        "waits",
     )
 
-    def __init__(self, message: Submit, cancel: Callable[[str], object], *, moves: bool = True) -> None:
+    def __init__(
+        self, message: Submit, cancel: Callable[[str], object], *, model: str = "", moves: bool = True
+    ) -> None:
         """`cancel` is called with the id when the stream is closed before its end."""
         self.message = message
+        self.model = model
+        """As its workers call it."""
+        self.waits = True
+        """Whether the worker that has it has brought nothing yet."""
         self.moves = moves
         """Whether another worker goes on with it where the first one ends."""
         self.output: list[int] = []

@@ -265,6 +265,16 @@ class Leaving(_Message, frozen=True, tag=True, array_like=True, gc=False):
     seconds: float
 
 
+class CacheChanged(_Message, frozen=True, tag=True, array_like=True, gc=False):
+    """Full blocks that the prefix cache has stored and given up, by `engine.block_digest`; told unasked."""
+
+    stored: list[bytes]
+    """Parents before children."""
+    evicted: list[bytes]
+    anew: bool = False
+    """Whether these are all there are, and nothing told before counts."""
+
+
 class Drained(_Message, frozen=True, tag=True, array_like=True, gc=False):
     """The last message of a worker that was told to drain."""
 
@@ -305,7 +315,20 @@ Question = PrefixQuestion | Embed
 Answer = PrefixAnswer | Embedded
 
 ToWorker = Submit | Prefill | Cancel | Drain | Ping | Question | Beat | Welcome | Refused | Reset
-ToGateway = Ready | Failed | Events | Rejected | Prefilled | Stats | Drained | Answer | Beat | Hello | Leaving
+ToGateway = (
+    Ready
+    | Failed
+    | Events
+    | Rejected
+    | Prefilled
+    | Stats
+    | CacheChanged
+    | Drained
+    | Answer
+    | Beat
+    | Hello
+    | Leaving
+)
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

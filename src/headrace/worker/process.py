@@ -24,6 +24,7 @@ from headrace.worker.handoff.exchange import Exchange
 from headrace.worker.loader import LoadedModel, load, open_model
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
+    CacheChanged,
     Cancel,
     Drain,
     Drained,
@@ -105,6 +106,7 @@ class Worker:
         self._channel = channel
         self._pending: list[TokenEvent] = []
         self._draining = False
+        self._cache_told = False
 
     def run(self) -> None:
         """Returns when told to drain and all that was accepted has ended."""
@@ -117,6 +119,7 @@ class Worker:
                 self._pending = []
             for answer_or_refusal in self._generator.take_messages():
                 self._channel.send(answer_or_refusal)
+            self._tell_cache()
             if computing:
                 self._pending = self._generator.complete()
                 continue
@@ -125,6 +128,13 @@ class Worker:
                 self._channel.send(Drained())
                 return
             self._channel.wait()
+
+    def _tell_cache(self) -> None:
+        anew = not self._cache_told
+        stored, evicted = self._loaded.engine.take_cache_events(anew=anew)
+        if anew or stored or evicted:
+            self._channel.send(CacheChanged(stored, evicted, anew))
+            self._cache_told = True
 
     def _exchange(self, transfer: str, secret: bytes) -> str:
         try:
@@ -148,6 +158,7 @@ class Worker:
                 self._generator.cancel_all()
                 self._loaded.engine.cache.pins.clear()
                 self._pending = []
+                self._cache_told = False
             case Ping():
                 self._channel.send(Stats(self._generator.stats()))
             case ExplainPrefix() | ListPrefixes() | PinPrefix() | UnpinPrefix():
