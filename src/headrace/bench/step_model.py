@@ -88,11 +88,12 @@ def _least_squares(samples: _Samples) -> _Samples:
 def _timed(engine: Engine, batch: tuple[int, int]) -> _Samples:
     """(rows, context, seconds) of every step that a batch takes."""
     requests, length = batch
+    prompts = _prompts(requests, length, engine.backend.vocab_size)
     watched = _Watched(engine.backend)
     engine.backend = cast(Backend, watched)
     samples: list[Sequence[float]] = []
     try:
-        for request in greedy_requests(_prompts(requests, length), _OUTPUTS, prefix_cache=False):
+        for request in greedy_requests(prompts, _OUTPUTS, prefix_cache=False):
             engine.add(request)
         start = time.perf_counter()
         while engine.submit():
@@ -105,6 +106,6 @@ def _timed(engine: Engine, batch: tuple[int, int]) -> _Samples:
     return np.array(samples)
 
 
-def _prompts(requests: int, length: int) -> list[list[int]]:
+def _prompts(requests: int, length: int, vocabulary: int) -> list[list[int]]:
     random = Random(0)
-    return [[random.randrange(200, 1000) for _ in range(length)] for _ in range(requests)]
+    return [[random.randrange(vocabulary) for _ in range(length)] for _ in range(requests)]
