@@ -134,7 +134,7 @@ class Generator:
         """Computes a prompt for another worker; `take_messages` tells when. Raises RequestError."""
         assert self.exchange is not None
         try:
-            self._engine.add(
+            self._add_request(
                 Request(
                     id=message.id,
                     prompt=tuple(message.prompt),

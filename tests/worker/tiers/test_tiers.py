@@ -14,8 +14,9 @@ from headrace.backends.sampling import SamplingParams
 from headrace.errors import ConfigError
 from headrace.models.vocabulary import Vocabulary
 from headrace.worker.generator import Generator
+from headrace.worker.handoff.exchange import Exchange
 from headrace.worker.loader import LoadedModel, load, open_model
-from headrace.worker.messages import Submit, TokenEvent
+from headrace.worker.messages import Prefill, Prefilled, Submit, TokenEvent, encode
 from headrace.worker.settings import WorkerSettings
 from headrace.worker.tiers.counters import Speeds
 from headrace.worker.tiers.tiers import Tiers
@@ -49,7 +50,7 @@ def request(number: int, length: int = 300, **changes: Any) -> Submit:
     prompt += [tail.randrange(250) for _ in range(length - len(prompt))]
     temperature = 1.1 if number % 2 else 0.0
     sampling = SamplingParams(temperature=temperature, top_p=0.95, seed=number, repetition_penalty=1.1)
-    return Submit(f"r{number}", prompt, 12, sampling, ignore_eos=True, top_logprobs=2, **changes)
+    return Submit(f"r{number}", prompt, 5, sampling, ignore_eos=True, top_logprobs=2, **changes)
 
 
 def answers(generator: Generator, *requests: Submit) -> dict[str, tuple[object, ...]]:
@@ -70,10 +71,17 @@ def answers(generator: Generator, *requests: Submit) -> dict[str, tuple[object, 
     }
 
 
+_plain: dict[bytes, dict[str, tuple[object, ...]]] = {}
+
+
 def plain(model: Path, *requests: Submit) -> dict[str, tuple[object, ...]]:
-    """Each alone, nothing reused."""
-    with running(model, prefix_cache=False) as (generator, _):
-        return {name: one for submit in requests for name, one in answers(generator, submit).items()}
+    """Each alone, nothing reused; computed once."""
+    missing = {key: submit for submit in requests if (key := encode(submit)) not in _plain}
+    if missing:
+        with running(model, prefix_cache=False) as (generator, _):
+            for key, submit in missing.items():
+                _plain[key] = answers(generator, submit)
+    return {submit.id: _plain[encode(submit)][submit.id] for submit in requests}
 
 
 def settle(loaded: LoadedModel) -> Tiers:
@@ -87,10 +95,10 @@ def settle(loaded: LoadedModel) -> Tiers:
 def test_streams_are_the_same_while_blocks_go_to_disk_and_come_back(
     synthetic_model: Path, tmp_path: Path, together: int
 ) -> None:
-    requests = [request(number, 150 + 25 * (number % 7)) for number in range(12)]
+    requests = [request(number, 150 + 25 * (number % 7)) for number in range(9)]
     expected = plain(synthetic_model, *requests)
     with running(synthetic_model, tmp_path) as (generator, loaded):
-        for turn in range(3):
+        for turn in range(2):
             order = Random(turn).sample(requests, len(requests))
             for start in range(0, len(order), together):
                 part = order[start : start + together]
@@ -98,7 +106,7 @@ def test_streams_are_the_same_while_blocks_go_to_disk_and_come_back(
                 tiers = settle(loaded)
         stats = generator.stats()
         assert min(stats.tier_blocks_written, stats.tier_bytes_read, stats.tier_seconds_saved) > 0
-        assert stats.tier_blocks_read > 100 and stats.tier_blocks_broken == stats.tier_blocks_dropped == 0
+        assert stats.tier_blocks_read > 40 and stats.tier_blocks_broken == stats.tier_blocks_dropped == 0
         assert stats.imported_tokens == 16 * stats.tier_blocks_read
         assert stats.blocks_used == 0 and generator.idle
         assert tiers.counters.written_blocks == len([*tmp_path.rglob("*.block")])
@@ -119,11 +127,12 @@ def test_a_conversation_comes_back_after_a_restart(synthetic_model: Path, tmp_pa
         assert [token for event in events for token in event.token_ids] == expected["r1"][1]
         stats = generator.stats()
         assert (stats.tier_blocks_read, stats.cached_tokens, stats.imported_tokens) == (18, 0, 288)
-        assert stats.computed_tokens == 300 - 288 + 11
+        assert stats.computed_tokens == 300 - 288 + 4
         assert loaded.tiers is not None
         text = "".join(event.text for event in events)
+        assert text == expected["r1"][0]
         longer = Submit("r9", [*asked.prompt, *expected["r1"][1]], 5, asked.sampling, ignore_eos=True)
-        assert answers(generator, longer)["r9"] == plain(synthetic_model, longer)["r9"] and text
+        assert answers(generator, longer)["r9"] == plain(synthetic_model, longer)["r9"]
 
 
 def test_requests_that_share_what_is_fetched_fetch_it_once(synthetic_model: Path, tmp_path: Path) -> None:
@@ -136,6 +145,28 @@ def test_requests_that_share_what_is_fetched_fetch_it_once(synthetic_model: Path
         assert answers(generator, *requests) == expected
         assert generator.stats().tier_blocks_read == 18
         assert generator.stats().computed_tokens < 3 * (100 + 16 + 12)
+
+
+def test_a_prompt_that_is_computed_for_another_worker_comes_from_disk_too(
+    synthetic_model: Path, tmp_path: Path
+) -> None:
+    asked = request(1)
+    with running(synthetic_model, tmp_path) as (generator, _):
+        answers(generator, asked)
+        generator.save()
+    with running(synthetic_model, tmp_path) as (generator, loaded):
+        generator.exchange = Exchange(loaded, generator.loans, "tcp:127.0.0.1:0", b"s" * 32)
+        with closing(generator.exchange):
+            generator.prefill(Prefill("p", asked.prompt))
+            while not (messages := generator.take_messages()):
+                if generator.try_begin():
+                    generator.complete()
+                else:
+                    generator.loans.wait()
+            assert [type(message) for message in messages] == [Prefilled]
+            stats = generator.stats()
+            assert (stats.tier_blocks_read, stats.computed_tokens) == (18, 300 - 288)
+            assert stats.blocks_used == 19, "they wait to be given out"
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "removed", "all gone"])
@@ -173,7 +204,7 @@ def test_a_cancelled_request_stops_its_fetch_and_leaves_no_block_behind(
         answers(generator, asked)
         generator.save()
     with running(synthetic_model, tmp_path) as (generator, loaded):
-        for turn in range(20):
+        for turn in range(8):
             generator.submit(asked)
             if turn % 2:
                 generator.try_begin()
@@ -187,7 +218,7 @@ def test_a_cancelled_request_stops_its_fetch_and_leaves_no_block_behind(
 
 @pytest.mark.parametrize("room", [1, 20_000])
 def test_a_disk_with_next_to_no_room_does_no_harm(synthetic_model: Path, tmp_path: Path, room: int) -> None:
-    requests = [request(number) for number in range(6)]
+    requests = [request(number) for number in range(4)]
     expected = plain(synthetic_model, *requests)
     with running(synthetic_model, tmp_path, cache_disk_bytes=room) as (generator, loaded):
         for _ in range(2):
@@ -199,7 +230,7 @@ def test_a_disk_with_next_to_no_room_does_no_harm(synthetic_model: Path, tmp_pat
 
 
 def test_a_folder_that_vanishes_does_no_harm(synthetic_model: Path, tmp_path: Path) -> None:
-    requests = [request(number) for number in range(6)]
+    requests = [request(number) for number in range(4)]
     expected = plain(synthetic_model, *requests)
     folder = tmp_path / "blocks"
     with running(synthetic_model, folder) as (generator, loaded):

@@ -49,11 +49,10 @@ def settings(tmp_path: Path) -> dict[str, Any]:
     return {"cache_disk_bytes": 2**28, "cache_dir": str(tmp_path / "blocks")}
 
 
-@pytest.fixture
-def expected(tmp_path: Path, synthetic_model: Path) -> dict[int, Answer]:
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, synthetic_model: Path) -> dict[int, Answer]:
     """What a worker without any cache answers."""
-    (tmp_path / "plain").mkdir()
-    with Peer(tmp_path / "plain", synthetic_model, prefix_cache=False) as peer:
+    with Peer(tmp_path_factory.mktemp("plain"), synthetic_model, prefix_cache=False) as peer:
         peer.receive(Ready)
         return {number: ask(peer, number) for number in range(6)}
 
