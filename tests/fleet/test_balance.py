@@ -97,17 +97,19 @@ def test_the_wait_shrinks_as_time_passes_and_as_first_tokens_come():
     assert balancer.predict(ask(9), "a", full).wait == 0
 
 
-def test_a_replica_that_is_slower_than_it_should_be_is_predicted_by_what_it_shows():
+def test_a_replica_is_predicted_by_what_it_shows_and_a_new_one_by_what_others_do():
     balancer = fleet()
     now = 0.0
     for number in range(100):
-        asked = ask(number)
-        balancer.dispatched(str(number), asked, balancer.predict(asked, "a", now), now)
-        now += 3 * SPEED.prefill_seconds(0, 1600, 256)
-        balancer.first_token(str(number), now)
-        balancer.finished(str(number), now)
-    slow, other = balancer.predict(ask(999), "a", now), balancer.predict(ask(999), "b", now)
-    assert slow.ttft == pytest.approx(3 * other.ttft, rel=0.05)
+        for name, slowness in (("a", 3.0), ("b", 1.0)):
+            asked = ask(number)
+            balancer.dispatched(f"{name}{number}", asked, balancer.predict(asked, name, now), now)
+            now += slowness * SPEED.prefill_seconds(0, 1600, 256)
+            balancer.first_token(f"{name}{number}", now)
+            balancer.finished(f"{name}{number}", now)
+    slow, fast, new = (balancer.predict(ask(999), name, now).ttft for name in ("a", "b", "c"))
+    assert slow == pytest.approx(3 * fast, rel=0.05)
+    assert new == pytest.approx(2 * fast, rel=0.05)
 
 
 def test_a_replica_that_is_gone_takes_its_requests_and_its_cache_with_it():

@@ -43,10 +43,19 @@ def test_a_prompt_goes_where_its_prefix_is(synthetic_model: Path) -> None:
     async def test(fleet: Fleet) -> None:
         for number in range(6):
             await ask(fleet, f"first {number}", prompt(number))
-        computed = [stats.prompt_tokens for stats in (await fleet.stats()).values()]
-        assert min(computed) >= 800, "one had nearly all of it"
         for number in range(6):
             assert await ask(fleet, f"second {number}", [*prompt(number), 1, 2, 3]) == 400
+
+    on_two(synthetic_model, test)
+
+
+def test_a_hot_prefix_does_not_drown_one_replica(synthetic_model: Path) -> None:
+    async def test(fleet: Fleet) -> None:
+        await ask(fleet, "first", prompt(1, 200))
+        long = [ask(fleet, f"r{i}", [*prompt(1, 200), *prompt(50 + i, 1000)], 30) for i in range(8)]
+        await asyncio.gather(*long)
+        computed = [stats.computed_tokens for stats in (await fleet.stats()).values()]
+        assert min(computed) > 0.3 * max(computed)
 
     on_two(synthetic_model, test)
 

@@ -28,6 +28,8 @@ SHARE_SECONDS = 120.0
 """How long ago "lately" is."""
 _MEMORY = 0.95
 """Weight of what was observed of a replica's speed before the newest observation."""
+_USUAL_SECONDS = 0.1
+"""Predicted seconds of its own from which a replica's speed is more its own than the fleet's."""
 
 
 class Policy(str, Enum):
@@ -76,11 +78,25 @@ class _Dispatched(NamedTuple):
     """Predicted seconds, uncorrected."""
 
 
+class _Speed:
+    """How long prefills took, and were predicted to take, the older the less."""
+
+    def __init__(self) -> None:
+        self.predicted = self.observed = 1e-9
+
+    def took(self, predicted: float, seconds: float) -> None:
+        self.predicted = _MEMORY * self.predicted + predicted
+        self.observed = _MEMORY * self.observed + seconds
+
+
 class _Replica:
     """One replica's state as the gateway sees it."""
 
-    def __init__(self, step_time: StepTime, budget: int):
+    def __init__(self, step_time: StepTime, budget: int, fleet: _Speed):
         self.step_time = step_time
+        self._fleet = fleet
+        """What all replicas showed: taken for what is not known yet of this one."""
+        self._speed = _Speed()
         self.budget = budget
         self.picture = PrefixPicture()
         self.waiting: dict[str, _Dispatched] = {}
@@ -96,11 +112,12 @@ class _Replica:
         self.given_at = 0.0
         self._given = 0.0
         """Seconds of work dispatched up to then, the older the less; see `given`."""
-        self._predicted = self._observed = 1e-9
 
     def slowness(self) -> float:
         """By how much its prefills took longer than its step time says, lately."""
-        return min(max(self._observed / self._predicted, 0.1), 10.0)
+        usual = self._fleet.observed / self._fleet.predicted
+        mine = self._speed.observed + _USUAL_SECONDS * usual
+        return min(max(mine / (self._speed.predicted + _USUAL_SECONDS), 0.01), 100.0)
 
     def prefill(self, cached: int, tokens: int) -> float:
         """Seconds by its step time alone."""
@@ -121,8 +138,8 @@ class _Replica:
         self._given, self.given_at = self.given(now) + seconds, now
 
     def observed(self, predicted: float, seconds: float) -> None:
-        self._predicted = _MEMORY * self._predicted + predicted
-        self._observed = _MEMORY * self._observed + seconds
+        self._speed.took(predicted, seconds)
+        self._fleet.took(predicted, seconds)
 
 
 class Balancer:
@@ -132,6 +149,7 @@ class Balancer:
         self.policy = policy
         self._replicas: dict[str, _Replica] = {}
         self._requests: dict[str, _Dispatched] = {}
+        self._speed = _Speed()
         self._turns = count()
 
     def add(self, name: str, step_time: StepTime, budget: int) -> None:
@@ -140,7 +158,7 @@ class Balancer:
         Of a replica that was there before, nothing is known any longer.
         """
         self.remove(name)
-        self._replicas[name] = _Replica(step_time, budget)
+        self._replicas[name] = _Replica(step_time, budget, self._speed)
 
     def remove(self, name: str) -> None:
         """The replica, its cache and its requests are gone; nothing happens where it is not known."""
