@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle test-nixl fuzz fuzz-api lint format bench peers load-test soak clean
+.PHONY: help setup serve test test-oracle test-nixl fuzz fuzz-api lint format bench peers load-test soak chaos clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -59,6 +59,9 @@ load-test: $(VENV)/installed ## put GuideLLM, AIPerf or vLLM's client on a runni
 
 soak: $(VENV)/installed-dev ## an hour of mixed traffic on the server; prints the slope of its memory
 	@$(BIN)/python benchmarks/soak.py $(ARGS)
+
+chaos: $(VENV)/installed-dev ## kill workers under load; every answer must be the undisturbed one
+	@$(BIN)/python benchmarks/chaos.py $(ARGS)
 
 clean: ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
