@@ -71,17 +71,17 @@ def answers(generator: Generator, *requests: Submit) -> dict[str, tuple[object, 
     }
 
 
-_plain: dict[bytes, dict[str, tuple[object, ...]]] = {}
+_plain: dict[tuple[str, bytes], dict[str, tuple[object, ...]]] = {}
 
 
-def plain(model: Path, *requests: Submit) -> dict[str, tuple[object, ...]]:
+def plain(model: Path, *requests: Submit, kv_dtype: str = "f16") -> dict[str, tuple[object, ...]]:
     """Each alone, nothing reused; computed once."""
-    missing = {key: submit for submit in requests if (key := encode(submit)) not in _plain}
+    missing = {key: submit for submit in requests if (key := (kv_dtype, encode(submit))) not in _plain}
     if missing:
-        with running(model, prefix_cache=False) as (generator, _):
+        with running(model, prefix_cache=False, kv_dtype=kv_dtype) as (generator, _):
             for key, submit in missing.items():
                 _plain[key] = answers(generator, submit)
-    return {submit.id: _plain[encode(submit)][submit.id] for submit in requests}
+    return {submit.id: _plain[kv_dtype, encode(submit)][submit.id] for submit in requests}
 
 
 def settle(loaded: LoadedModel) -> Tiers:
@@ -91,13 +91,16 @@ def settle(loaded: LoadedModel) -> Tiers:
     return loaded.tiers
 
 
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize(
+    ("together", "changes"),
+    [(1, {}), (3, {}), (3, {"speculate": "prompt-lookup"}), (3, {"kv_dtype": "int8"})],
+)
 def test_streams_are_the_same_while_blocks_go_to_disk_and_come_back(
-    synthetic_model: Path, tmp_path: Path, together: int
+    synthetic_model: Path, tmp_path: Path, together: int, changes: dict[str, str]
 ) -> None:
     requests = [request(number, 150 + 25 * (number % 7)) for number in range(9)]
-    expected = plain(synthetic_model, *requests)
-    with running(synthetic_model, tmp_path) as (generator, loaded):
+    expected = plain(synthetic_model, *requests, kv_dtype=changes.get("kv_dtype", "f16"))
+    with running(synthetic_model, tmp_path, **changes) as (generator, loaded):
         for turn in range(2):
             order = Random(turn).sample(requests, len(requests))
             for start in range(0, len(order), together):

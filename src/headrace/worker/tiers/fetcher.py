@@ -18,6 +18,8 @@ from headrace.worker.tiers.disk import DiskStore
 
 _REPORTED = 16
 """Blocks after which others may share them."""
+_AHEAD = 16
+"""Blocks that the system reads while one is taken over."""
 
 log = logging.getLogger("headrace.worker")
 
@@ -84,9 +86,13 @@ class Fetcher:
     def _fetch(self, fetch: Fetch) -> int:
         """Read block after block, up to the first that cannot be had; the bytes read."""
         reservation = fetch.reservation
-        first = reservation.start // BLOCK_TOKENS
+        digests = fetch.digests[reservation.start // BLOCK_TOKENS :]
         size = 0
-        for index, digest in enumerate(fetch.digests[first:]):
+        for digest in digests[:_AHEAD]:
+            self._store.expect(digest)
+        for index, digest in enumerate(digests):
+            for later in digests[index + _AHEAD : index + _AHEAD + 1]:
+                self._store.expect(later)
             parts = [
                 self._backend.block_view(group, reservation.blocks[group][index])
                 for group in range(self._groups)
