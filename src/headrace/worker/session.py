@@ -41,6 +41,8 @@ class Session:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: Keys) -> None:
         """`address` is HOST:PORT; the host's name is looked up for each session."""
         self._socket = context.socket(zmq.DEALER)
+        # What was to go over a connection that has ended must not keep the socket for ever.
+        self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
