@@ -55,6 +55,28 @@ def test_who_waits_is_let_in_when_a_place_is_free() -> None:
     asyncio.run(scene())
 
 
+def test_urgent_work_takes_the_place_of_the_newest_of_the_least_urgent() -> None:
+    async def scene() -> None:
+        admission, end = Admission(3, Capacity(sequences=1)), asyncio.Event()
+        who, order = caller("all"), []
+        waiting = [admission.admit(who, priority=priority) for priority in (9, 9, 0, 9)]
+        tasks = [asyncio.create_task(hold(seat, end, order)) for seat in waiting]
+        await settle()  # the first one is inside: it has begun, whatever its priority
+        with pytest.raises(UnavailableError):
+            admission.check(who, priority=9)
+        admission.check(who, priority=1)
+        tasks.append(asyncio.create_task(hold(admission.admit(who, priority=1), end, order)))
+        await settle()
+        with pytest.raises(UnavailableError) as refused:
+            await tasks[3]
+        assert (refused.value.status, refused.value.code) == (429, "queue_full")
+        end.set()
+        await asyncio.gather(*tasks[:3], tasks[4])
+        assert admission.admitted == 0
+
+    asyncio.run(scene())
+
+
 def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
     async def scene() -> None:
         admission, end = Admission(10, Capacity(sequences=1)), asyncio.Event()

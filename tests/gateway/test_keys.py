@@ -11,9 +11,9 @@ import pytest
 
 from headrace.errors import ConfigError, RequestError
 from headrace.gateway import callers as callers_module
-from headrace.gateway.callers import ANONYMOUS, Callers
+from headrace.gateway.callers import ANONYMOUS, Caller, Callers
 from headrace.gateway.errors import UnauthorizedError
-from headrace.gateway.keys import KeyRing, environment_key, new_key, read_keys
+from headrace.gateway.keys import KeyLimits, KeyRing, environment_key, new_key, read_keys
 
 PLAIN = "a-key-that-someone-made-up"
 
@@ -112,6 +112,12 @@ def test_a_key_may_be_kept_to_some_models_and_priorities(file: Path) -> None:
         caller.check_model("large")
     assert (error.value.status, error.value.code) == (404, "model_not_found")
     assert (caller.priority(-3), caller.priority(9)) == (5, 9)
+    assert (caller.rank(5), caller.rank(9)) == (5, 9)
+
+
+def test_only_the_keys_file_lets_a_key_go_before_others() -> None:
+    assert Caller("unbounded", KeyLimits()).rank(-3) == 0
+    assert Caller("urgent", KeyLimits(priority=-5)).rank(-3) == -3
 
 
 def test_a_changed_file_is_read_and_a_broken_one_is_not(

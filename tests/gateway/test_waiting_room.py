@@ -149,6 +149,75 @@ def test_within_a_caller_the_least_urgent_goes() -> None:
     assert room.displaced_by(Ticket("a", priority=1)) == [waiting[1]]
 
 
+def waiting_room(max_queue: int, *waiting: Ticket) -> WaitingRoom:
+    room = WaitingRoom(max_queue, Capacity(sequences=1))
+    for ticket in waiting:
+        room.arrive(ticket)
+    return room
+
+
+def ranked(caller: str, rank: int, weight: float = 1.0) -> Ticket:
+    return Ticket(caller, weight, priority=rank, rank=rank)
+
+
+def test_the_newest_of_the_least_urgent_makes_room_and_never_an_equal_one() -> None:
+    tickets = [ranked("a", rank) for rank in (5, 0, 9, 9, 5)]
+    room = waiting_room(5, *tickets)
+    assert room.displaced_by(ranked("a", 8)) == [tickets[3]]
+    assert room.displaced_by(ranked("a", 9)) is None
+    assert room.displaced_by(Ticket("a", sequences=4, priority=1, rank=1)) == [
+        *(tickets[3], tickets[2], tickets[4], tickets[0])
+    ]
+
+
+def test_what_is_inside_is_never_displaced() -> None:
+    first = ranked("a", 9)
+    room = waiting_room(1, first)
+    assert room.next() is first  # and it has no token yet
+    assert room.displaced_by(ranked("a", -1)) is None and room.displaced_by(ranked("b", -1)) is None
+
+
+def test_urgent_work_of_one_key_displaces_what_another_has_beyond_its_share() -> None:
+    lazy = [ranked("lazy", 5) for _ in range(5)]
+    room = waiting_room(8, *lazy, *(ranked("eager", 0) for _ in range(3)))
+    for left in (4, 3):  # each one's share is four
+        displaced = room.displaced_by(ranked("eager", 0))
+        assert displaced == ([lazy[4]] if left == 4 else None)
+        if displaced:
+            room.leave(displaced[0], complete=False)
+            room.arrive(ranked("eager", 0))
+    assert room.waiting == {"lazy": 4, "eager": 4}
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(-3, 3), st.integers(1, 3)), min_size=1, max_size=120
+    )
+)
+def test_priority_takes_from_no_key_what_is_its_share(offers: list[tuple[str, int, int]]) -> None:
+    weights = {"a": 1.0, "b": 2.0, "c": 0.5}
+    room = WaitingRoom(12, Capacity(sequences=1))
+    for caller, priority, sequences in offers:
+        ticket = Ticket(caller, weights[caller], sequences, priority=priority, rank=priority)
+        before = dict(room.waiting)
+        displaced = room.displaced_by(ticket)
+        for other in displaced or ():
+            assert not other.inside
+            room.leave(other, complete=False)
+            if other.caller == caller:
+                assert other.priority > priority
+                continue
+            contenders = {*before, caller}
+            share = 12 * weights[other.caller] / sum(weights[name] for name in contenders)
+            own = (before.get(caller, 0) + sequences) / weights[caller]
+            heavier = before[other.caller] / weights[other.caller] > own
+            assert heavier or (other.rank > priority and room.waiting[other.caller] >= share)
+        if displaced is not None:
+            room.arrive(ticket)
+        assert room.total_waiting <= 12
+
+
 def test_within_a_caller_priority_goes_before_arrival() -> None:
     room = WaitingRoom(10, Capacity(sequences=1))
     tickets = [Ticket("a", priority=priority) for priority in (3, 1, 2, 1)]

@@ -86,7 +86,7 @@ class Admission:
         `prompt_tokens` are those of all prompts, `output_tokens` the most that all sequences may generate,
         `priority` orders one caller's requests, lower first. `background` requests run in the gaps that
         others leave. Entering raises UnavailableError: 503 while draining; 429 where the caller is at a
-        limit or the queue is full, and later where one comes who fills less of the queue.
+        limit or the queue is full, and later where one comes that is more urgent or fills less of the queue.
         """
         self._check_open(sequences)
         ticket = self._ticket(caller, sequences, prompt_tokens, output_tokens, priority, background)
@@ -102,7 +102,14 @@ class Admission:
         background: bool = False,
     ) -> Ticket:
         return Ticket(
-            caller.name, caller.weight, sequences, prompt_tokens, output_tokens, priority, background
+            caller.name,
+            caller.weight,
+            sequences,
+            prompt_tokens,
+            output_tokens,
+            priority,
+            caller.rank(priority),
+            background,
         )
 
     def _check_open(self, sequences: int) -> None:
@@ -220,7 +227,7 @@ class Seat:
             self._turn.set_result(None)
 
     def displace(self, why: UnavailableError) -> None:
-        """The request waits no longer: its caller fills the queue."""
+        """The request waits no longer: the queue is full, and another goes before it."""
         if self._turn is not None and not self._turn.done():
             self._turn.set_exception(why)
 

@@ -46,6 +46,13 @@ class Caller:
         most_urgent = self.allowed.priority
         return asked if most_urgent is None else max(asked, most_urgent)
 
+    def rank(self, priority: int) -> int:
+        """What a priority that it was given counts against other callers' requests in a full queue.
+
+        None goes before the usual 0 unless the keys file says so.
+        """
+        return max(priority, 0) if self.allowed.priority is None else priority
+
     def may_ask(self, model: str) -> bool:
         """Whether the model is one of its."""
         return self.allowed.models is None or model in self.allowed.models

@@ -7,6 +7,7 @@ decided. Knows no clock and no event loop, so the fairness of it can be tested i
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.gateway.fair_queue import FairQueue
@@ -52,6 +53,9 @@ class Ticket:
     output_tokens: int = 0
     """The most that its sequences may generate together."""
     priority: int = 0
+    """Orders one caller's requests, lower first."""
+    rank: int = 0
+    """The same, as far as it counts against other callers' requests when the queue is full."""
     background: bool = False
     """Runs only in the gaps that others leave; takes no place in the queue and is never displaced."""
     cost: float = 0.0
@@ -60,6 +64,8 @@ class Ticket:
     unfinished: int = 0
     generated: int = 0
     inside: bool = False
+    arrival: int = 0
+    """Counts the tickets that came; the room fills it in."""
 
 
 class WaitingRoom:
@@ -79,6 +85,7 @@ class WaitingRoom:
         self._background: FairQueue[Ticket] = FairQueue()
         self._weights: dict[str, float] = {}
         self._usual_output: dict[str, float] = {}
+        self._arrivals = 0
 
     @property
     def total_waiting(self) -> int:
@@ -98,28 +105,22 @@ class WaitingRoom:
     def displaced_by(self, ticket: Ticket) -> list[Ticket] | None:
         """Who must go so that there is a place for the ticket; None where it is the one to go.
 
-        Those go who are last in the line of a caller that, for its weight, fills more of the queue; and
-        less urgent ones of the same caller.
+        The newest of the least urgent go first: of other callers what ranks behind the ticket, down to their
+        share of the queue; then, whatever its priority, the last in the line of a caller that fills more of
+        the queue for its weight; then less urgent ones of the same caller. Never one that is inside.
         """
         missing = 0 if ticket.background else self.total_waiting + ticket.sequences - self.max_queue
         gone: list[Ticket] = []
         if missing <= 0:
             return gone
-        counts = dict(self.waiting)
-        own = (counts.get(ticket.caller, 0) + ticket.sequences) / ticket.weight
-        lines = {name: self._queue.from_last(name) for name in self._queue.callers()}
+        shedding = _Shedding(ticket, self.max_queue, self.waiting, self._weights)
+        for name in self._queue.callers():
+            shedding.add(name, self._queue.from_last(name))
         while missing > 0:
-            name = max(lines, key=lambda name: counts[name] / self._weights[name], default=None)
-            if name is None:
+            if (victim := shedding.next()) is None:
                 return None
-            last = next(lines[name], None)
-            heavier = counts[name] / self._weights[name] > own
-            if last is not None and (last.priority > ticket.priority if name == ticket.caller else heavier):
-                gone.append(last)
-                counts[name] -= last.unstarted
-                missing -= last.unstarted
-            else:
-                del lines[name]
+            gone.append(victim)
+            missing -= victim.unstarted
         return gone
 
     def arrive(self, ticket: Ticket) -> None:
@@ -128,6 +129,8 @@ class WaitingRoom:
         ticket.cost = ticket.prompt_tokens + max(1.0, min(usual, ticket.output_tokens))
         ticket.unstarted = ticket.unfinished = ticket.sequences
         self._weights[ticket.caller] = ticket.weight
+        self._arrivals += 1
+        ticket.arrival = self._arrivals
         if ticket.background:
             self._background.add(ticket)
         else:
@@ -192,3 +195,61 @@ class WaitingRoom:
             usual += _SMOOTHING * (ticket.generated / ticket.sequences - usual)
             self._usual_output[ticket.caller] = usual
         queue.settle(ticket, ticket.prompt_tokens + ticket.generated)
+
+
+class _Shedding:
+    """The order in which waiting tickets make room for one that came."""
+
+    def __init__(
+        self, ticket: Ticket, max_queue: int, waiting: Mapping[str, int], weights: Mapping[str, float]
+    ) -> None:
+        self._ticket = ticket
+        self._counts = dict(waiting)
+        self._weights = {name: weights[name] for name in waiting} | {ticket.caller: ticket.weight}
+        self._place = max_queue / sum(self._weights.values())
+        """Of the queue, for a weight of one."""
+        self._own = (self._counts.get(ticket.caller, 0) + ticket.sequences) / ticket.weight
+        self._lines: dict[str, Iterator[Ticket]] = {}
+        self._last: dict[str, Ticket] = {}
+        """By caller: who of its tickets would go next."""
+
+    def add(self, caller: str, line: Iterator[Ticket]) -> None:
+        """The caller's tickets that wait, the last in line first."""
+        self._lines[caller] = line
+        self._advance(caller)
+
+    def next(self) -> Ticket | None:
+        """Who goes next; None where nobody has to."""
+        victim = self._less_urgent() or self._heavier() or self._own_less_urgent()
+        if victim is not None:
+            self._counts[victim.caller] -= victim.unstarted
+            self._advance(victim.caller)
+        return victim
+
+    def _advance(self, caller: str) -> None:
+        if (last := next(self._lines[caller], None)) is not None:
+            self._last[caller] = last
+        else:
+            self._last.pop(caller, None)
+
+    def _less_urgent(self) -> Ticket | None:
+        ticket = self._ticket
+        found = (
+            last
+            for name, last in self._last.items()
+            if name != ticket.caller
+            and last.rank > ticket.rank
+            and self._counts[name] - last.unstarted >= self._place * self._weights[name]
+        )
+        return max(found, key=lambda last: (last.rank, last.arrival), default=None)
+
+    def _heavier(self) -> Ticket | None:
+        def filled(name: str) -> float:
+            return self._counts[name] / self._weights[name]
+
+        heaviest = max(self._last.keys() - {self._ticket.caller}, key=filled, default=None)
+        return self._last[heaviest] if heaviest is not None and filled(heaviest) > self._own else None
+
+    def _own_less_urgent(self) -> Ticket | None:
+        last = self._last.get(self._ticket.caller)
+        return last if last is not None and last.priority > self._ticket.priority else None
