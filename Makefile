@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle test-nixl fuzz fuzz-api lint format bench peers load-test soak chaos clean
+.PHONY: help setup serve test test-oracle test-nixl fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,6 +50,9 @@ format: $(VENV)/installed-dev ## bring Python and C++ into the house's format
 
 bench: $(VENV)/installed ## measure throughput of the default model
 	@$(BIN)/headrace bench throughput smollm2-135m $(ARGS)
+
+bench-gateway: $(VENV)/installed ## measure what the gateway costs for each chunk and each request
+	@$(BIN)/python benchmarks/gateway_cost.py $(ARGS)
 
 peers: $(VENV)/installed ## compare with other engines, installed from PyPI at their first use
 	@$(BIN)/python benchmarks/peers.py $(ARGS)
