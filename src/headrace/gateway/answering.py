@@ -103,6 +103,7 @@ class PartsOf:
         reason = event.finish_reason
         if reason is not None:
             parts = [*parts, *self._parser.finish()]
-        if not self._called and any(isinstance(part, CallStart) for part in parts):
-            self._called = True
+        for part in parts:
+            if isinstance(part, CallStart):
+                self._called = True
         return parts, "tool_calls" if reason == "stop" and self._called else reason

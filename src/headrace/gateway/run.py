@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
@@ -48,13 +48,17 @@ class Run:
         self._metrics = metrics
         self._arrived = arrived
         self._progress = [_Progress() for _ in submits]
+        self._one: AsyncIterator[TokenEvent] | None = None
+        """The only sequence's events, on which most requests wait, so that nothing else stands between."""
+        self._several: AsyncIterator[tuple[int, TokenEvent]] | None = None
         self.finish_reasons: list[str] = []
         """Of the sequences that have ended, in that order."""
         self.prefix: list[PrefixReport] | UnsetType = UNSET
         """What the cache held of each prompt, where the request asked."""
 
-    async def events(self) -> AsyncGenerator[tuple[int, TokenEvent], None]:
-        """(sequence, event) as they come, each sequence up to its end. Closing it cancels the rest."""
+    @asynccontextmanager
+    async def started(self) -> AsyncIterator[None]:
+        """The sequences run within the block; leaving it cancels those that have not ended."""
         name = self._model.name
         self._metrics.prompt_tokens.labels(name).inc(self._prompt_tokens)
         try:
@@ -64,12 +68,26 @@ class Run:
                     streams.append(self._model.engine.submit(submit))
                     stack.push_async_callback(streams[-1].aclose)
                     streams[-1].when_ended(self._seat.finished)
-                merged = await stack.enter_async_context(aclosing(merge(streams)))
-                async for index, event in merged:
-                    self._count(self._progress[index], event)
-                    yield index, event
+                if len(streams) == 1:
+                    self._one = aiter(streams[0])
+                else:
+                    self._several = await stack.enter_async_context(aclosing(merge(streams)))
+                yield
         finally:
             self._metrics.generated_tokens.labels(name).inc(sum(p.generated for p in self._progress))
+
+    def __aiter__(self) -> Run:
+        return self
+
+    async def __anext__(self) -> tuple[int, TokenEvent]:
+        """(sequence, event) as they come, each sequence up to its end, once it is started."""
+        if self._one is not None:
+            index, event = 0, await self._one.__anext__()
+        else:
+            assert self._several is not None
+            index, event = await self._several.__anext__()
+        self._count(self._progress[index], event)
+        return index, event
 
     def _count(self, progress: _Progress, event: TokenEvent) -> None:
         now = time.monotonic()
@@ -108,17 +126,11 @@ class Run:
         return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached, self.prefix))
 
 
-async def merge(
-    streams: Sequence[EventStream],
-) -> AsyncGenerator[tuple[int, TokenEvent], None]:
+async def merge(streams: Sequence[EventStream]) -> AsyncGenerator[tuple[int, TokenEvent], None]:
     """The events of several streams as they come; the first error of any of them ends all.
 
     Closing the streams is left to who opened them.
     """
-    if len(streams) == 1:
-        async for event in streams[0]:
-            yield 0, event
-        return
     queue: asyncio.Queue[tuple[int, TokenEvent | Exception | None]] = asyncio.Queue()
     pumps = [asyncio.create_task(_pump(i, stream, queue)) for i, stream in enumerate(streams)]
     try:

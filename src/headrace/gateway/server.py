@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import math
 import resource
@@ -32,6 +33,9 @@ log = logging.getLogger("headrace.gateway")
 
 _LAST_WORDS_SECONDS = 2.0
 """For streams that were cut short to be told so."""
+_COLLECT_AFTER = 100_000
+"""New objects after which the garbage collector looks at the young ones. By default it is a few hundred: each
+step's events, which are many and live for a moment, would make it look at the state of every open stream."""
 _OTHER_FILES = 256
 """File descriptors beside those of clients' connections."""
 
@@ -179,6 +183,7 @@ async def serve(
     `stop_engines` ends what still runs. SIGHUP reads keys and certificates anew.
     """
     options = options or ServerOptions()
+    gc.set_threshold(_COLLECT_AFTER)
     config = configure(gateway, options)
     _prepare(sock, options.limits)
     server = _Server(config)

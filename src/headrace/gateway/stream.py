@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import aclosing
 
 from starlette.types import Send
 
@@ -19,8 +18,8 @@ async def whole_answers(run: Run, parser: Callable[[], AnswerParser], sequences:
     """The answers of all sequences, once they have ended."""
     answers = [Answer() for _ in range(sequences)]
     parts_of = [PartsOf(parser()) for _ in range(sequences)]
-    async with aclosing(run.events()) as stream:
-        async for index, event in stream:
+    async with run.started():
+        async for index, event in run:
             answer = answers[index]
             parts, reason = parts_of[index].take(event)
             answer.first_at = answer.first_at or time.monotonic()
@@ -58,8 +57,8 @@ class Stream:
         began = False
         try:
             # Within the stream the deadline raises here, so that the client can be told in it.
-            async with self._deadline, aclosing(self._run.events()) as events:
-                async for index, event in events:
+            async with self._deadline, self._run.started():
+                async for index, event in self._run:
                     parts, reason = self._parts_of[index].take(event)
                     data = self._renderer.piece(index, parts, event, reason)
                     if not began:
