@@ -71,7 +71,8 @@ class Cost:
         busy, each = self.user + self.system, 1e6 / self.count
         return (
             f"{load.connections} connections: {self.count / busy:.0f} {load.unit} per CPU second "
-            f"of the gateway, {busy * each:.1f} µs each ({self.user * each:.1f} user, {self.system * each:.1f} system)\n"
+            f"of the gateway, {busy * each:.1f} µs each "
+            f"({self.user * each:.1f} user, {self.system * each:.1f} system)\n"
             f"  by the clock: {self.count / self.seconds:.0f} a second, "
             f"for which the gateway was busy {busy / self.seconds:.0%} of the time"
         )
