@@ -60,13 +60,13 @@ class Channel:
 
     def send(self, identity: str, message: ToWorker) -> bool:
         """Queues a message; one to a worker that is gone is dropped. False where that is known."""
+        self._loop.call_soon(self._read)
         try:
             self._socket.send_multipart((_bytes(identity), encode(message)))
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             return False
-        self._loop.call_soon(self._read)
         return True
 
     def close(self) -> None:

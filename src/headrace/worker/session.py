@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from headrace.errors import HeadraceError
-from headrace.worker.messages import Hello, ToGateway, ToWorker, decode_to_worker, encode
+from headrace.worker.messages import ToGateway, ToWorker, decode_to_worker, encode
 from headrace.worker.secret import Keys
 from headrace.worker.transport import readable
 
@@ -59,9 +60,10 @@ class Session:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
 
-    def send(self, message: ToGateway | Hello) -> None:
-        """Never blocks."""
-        self._socket.send(encode(message))
+    def send(self, message: ToGateway) -> None:
+        """Never blocks; a message for a connection that has ended is dropped."""
+        with suppress(zmq.Again):
+            self._socket.send(encode(message), zmq.NOBLOCK)
 
     def received(self) -> Iterator[ToWorker]:
         """All messages that have arrived.
