@@ -27,6 +27,7 @@ from headrace.gateway.connections import BoundedServer, ConnectionLimits, bounde
 from headrace.gateway.error_words import refuse
 from headrace.gateway.front import Front
 from headrace.gateway.request_log import RequestRecord
+from headrace.gateway.shortcut import Shortcut
 from headrace.gateway.state import Gateway
 
 log = logging.getLogger("headrace.gateway")
@@ -116,7 +117,7 @@ def application(gateway: Gateway, origins: Sequence[str] = ()) -> ASGIApp:
             observe(record, error.status)
 
     return Front(
-        CountedBodies(create_app(gateway), lambda: gateway.bodies),
+        CountedBodies(Shortcut(create_app(gateway)), lambda: gateway.bodies),
         gateway.callers,
         origins=origins,
         clock=time.monotonic,
