@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
+
 from headrace.backends.sampling import SamplingParams
 from headrace.fleet import Fleet, FleetShape, RestartPolicy, State
 from headrace.worker.messages import Submit
@@ -72,5 +74,26 @@ def test_a_new_worker_is_not_thought_to_have_the_old_ones_cache(synthetic_model:
                 await asyncio.sleep(0.01)
         assert await ask(fleet, "second", prompt(1)) == 0
         assert await ask(fleet, "third", prompt(1)) == 399
+
+    on_two(synthetic_model, test)
+
+
+def test_a_begun_stream_goes_on_where_its_bits_are_the_same(synthetic_model: Path) -> None:
+    async def test(fleet: Fleet) -> None:
+        stream = fleet.submit(Submit("r", prompt(1), 30, SamplingParams(temperature=0), ignore_eos=True))
+        began = await anext(stream)
+        assert stream.fingerprint == fleet.facts.fingerprint
+        replicas = {replica.name: replica for replica in fleet._replicas}
+        other = replicas["worker-1"].ready
+        assert other is not None
+        replicas["worker-1"].ready = msgspec.structs.replace(
+            other, fingerprint=msgspec.structs.replace(other.fingerprint, version=99)
+        )
+        for _ in range(20):
+            placement = fleet._dispatcher.place(stream, replicas.values())
+            assert placement is not None and placement.replica.name == "worker-0"
+            fleet._dispatcher.ended("r")
+        assert began.token_ids
+        await stream.aclose()
 
     on_two(synthetic_model, test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from headrace.fleet.balance import Ask, Balancer, Prediction
 from headrace.fleet.replica import Replica
 from headrace.fleet.step_time import StepTime
 from headrace.fleet.stream import Stream
+
+log = logging.getLogger("headrace.fleet")
 
 LEAST_HANDOFF = 256
 """Tokens to compute from which a prompt is worth handing over; fewer take a step, wherever it is computed."""
@@ -57,7 +60,9 @@ class Dispatcher:
         if not replicas:
             return None
         # One that is to compute prompts only answers, too, where there is no other.
-        answering = {n: r for n, r in replicas.items() if r.role != "prefill"} or replicas
+        answering = _that_go_on(
+            stream, {n: r for n, r in replicas.items() if r.role != "prefill"} or replicas
+        )
         now = self._clock()
         ask = _ask(stream, needs_digests=len(replicas) > 1)
         chosen = self._balancer.choose(ask, answering, now)
@@ -102,6 +107,16 @@ class Dispatcher:
         )
         self._balancer.dispatched(stream.id, rest, to, now)
         return Placement(replicas[to.replica], replicas[prefill.replica], handoff_id)
+
+
+def _that_go_on(stream: Stream, answering: dict[str, Replica]) -> dict[str, Replica]:
+    """Those that go on with a begun stream to the bit, where there are any."""
+    if not stream.output:
+        return answering
+    same = {n: r for n, r in answering.items() if r.ready and r.ready.fingerprint == stream.fingerprint}
+    if not same:
+        log.warning("%s goes on at a worker that may compute it otherwise", stream.id)
+    return same or answering
 
 
 def _ask(stream: Stream, *, needs_digests: bool) -> Ask:

@@ -145,6 +145,8 @@ class Replica(ABC):
         assert stream.id not in self._streams
         self._streams[stream.id] = stream
         stream.waits = True
+        if not stream.output and self.ready is not None:
+            stream.fingerprint = self.ready.fingerprint
         self._send(stream.rest(handoff))
 
     def prefill(self, stream: Stream, handoff_id: str) -> Handoff:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from headrace.backends.fingerprint import Fingerprint
 from headrace.errors import HeadraceError
 from headrace.worker.messages import Handoff, Submit, TokenEvent
 
@@ -27,6 +28,7 @@ class Stream:
         "_events",
         "_told",
         "_waiter",
+        "fingerprint",
         "losses",
         "message",
         "model",
@@ -43,6 +45,8 @@ class Stream:
         self.message = message
         self.model = model
         """As its workers call it."""
+        self.fingerprint: Fingerprint | None = None
+        """Of the worker that began it."""
         self.waits = True
         """Whether the worker that has it has brought nothing yet."""
         self.moves = moves
