@@ -29,6 +29,8 @@ _ELSEWHERE = {
 _CONNECTIONS = ("api_keys", "tls_cert", "tls_key", "cors_origin", "request_timeout", "write_timeout")
 _TOLD = ("log_format", "log_prompts", "otlp_endpoint")
 _OPERATORS = (*_CONNECTIONS, "max_connections", "max_bodies_mib", *_TOLD)
+_SCALING = ("min_workers", "max_workers", "worker_load", "scale_down_seconds")
+_CLUSTER = ("cluster", "ray_address", "ray_resources", *_SCALING)
 _JOINING = ("listen_workers", "worker_secret_file", "worker_heartbeat")
 _BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve", "step-model")
 _ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
@@ -84,7 +86,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @options(*_TIERS)
 @options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
-@options("replicas", "prefill", "decode", *_JOINING)
+@options("replicas", "prefill", "decode", *_JOINING, *_CLUSTER)
 @options("load_on_demand", "memory_gib", "keep_alive", "expose_prefixes")
 @options(*_OPERATORS)
 def serve(
@@ -109,6 +111,7 @@ def serve(
     **engine: Any,
 ) -> None:
     """Serve models over HTTP: the first one at once, others when they are asked for."""
+    from headrace.cluster import ClusterSettings
     from headrace.fleet import Shapes
     from headrace.gateway.operating import OperatorSettings
     from headrace.gateway.recruiting import WorkersPort
@@ -116,6 +119,14 @@ def serve(
     from headrace.worker.settings import WorkerSettings
 
     operators = OperatorSettings(**{name: engine.pop(name) for name in _OPERATORS})
+    roles = prefill, decode
+    cluster = ClusterSettings.of(
+        worker_secret_file, replicas, roles, **{name: engine.pop(name) for name in _CLUSTER}
+    )
+    if cluster is not None:
+        replicas, prefill, decode = "0", 0, 0  # on this host
+        listen_workers = listen_workers or cluster.listen
+        worker_secret_file = cluster.secret_file()
     models = [model] if Path(model).is_file() else [name.strip() for name in model.split(",")]
     settings = ServeSettings(
         host=host,
@@ -128,6 +139,7 @@ def serve(
         models=models,
         shapes=Shapes.parse(replicas, prefill, decode),
         workers=WorkersPort.of(listen_workers, worker_secret_file, worker_heartbeat),
+        cluster=cluster,
         load_on_demand=load_on_demand,
         memory_bytes=_bytes(memory_gib),
         keep_alive=keep_alive,

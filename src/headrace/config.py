@@ -85,6 +85,23 @@ SETTINGS: dict[str, Setting] = {
     "worker_heartbeat": Setting(
         _SIZE, "Seconds between signs of life of joined workers; without five in turn one is lost.", 1.0
     ),
+    "cluster": Setting(
+        click.Choice(["ray"]), "Start the workers on a cluster, instead of --replicas (extra: ray)."
+    ),
+    "ray_address": Setting(
+        str, "auto: this machine's cluster; local: a new one of this machine alone; or HOST:PORT.", "auto"
+    ),
+    "ray_resources": Setting(
+        str,
+        "Custom resources of Ray that each worker takes: NAME=AMOUNT, or MODEL:NAME=AMOUNT or "
+        "ROLE:NAME=AMOUNT, with commas between.",
+    ),
+    "min_workers": Setting(_COUNT, "Least workers of each model on the cluster.", 1),
+    "max_workers": Setting(_COUNT, "Most workers of each model on the cluster. [default: as the least]"),
+    "worker_load": Setting(_SIZE, "Requests at a time for each worker, at which scaling aims.", 16.0),
+    "scale_down_seconds": Setting(
+        FiniteNumber(min=0), "Fewer workers must suffice for so long before one is let go.", 60.0
+    ),
     "join": Setting(str, "HOST:PORT of the server, where it listens for workers."),
     "worker_name": Setting(
         str, "How the server calls it. [default: the host's name and the process]", flags="--name"

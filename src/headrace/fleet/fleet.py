@@ -129,6 +129,11 @@ class Fleet:
         local = (replica for replica in self._replicas if isinstance(replica, LocalReplica))
         return sum(replica.ready.cache_bytes for replica in local if replica.ready)
 
+    @property
+    def load(self) -> int:
+        """Requests that run or wait."""
+        return len(self._waiting) + sum(replica.load for replica in self._replicas)
+
     def submit(self, message: Submit) -> Stream:
         """Hands the request to a replica, or keeps it until one is ready; its id must be new.
 

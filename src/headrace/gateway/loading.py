@@ -86,7 +86,7 @@ class ModelLoader:
     def _plan(self, file: LocalFile, free_bytes: int) -> LoadPlan:
         model = open_model(file.source)
         shape = self._shapes.of(file.name)
-        settings = msgspec.structs.replace(self._for_model(file, model), workers=max(1, shape.count))
+        settings = msgspec.structs.replace(self.settings_of(file, model), workers=max(1, shape.count))
         draft = settings.draft_model
         models = [model] if draft is None else [model, open_model(draft)]
         if not shape.count:
@@ -100,7 +100,8 @@ class ModelLoader:
             expected = Footprint(weights_bytes(models), 0)
         return LoadPlan(file, model, ModelPrompter(model), settings, shape, expected)
 
-    def _for_model(self, file: LocalFile, model: OpenModel) -> WorkerSettings:
+    def settings_of(self, file: LocalFile, model: OpenModel) -> WorkerSettings:
+        """Of each of the model's workers, but for the size of the cache where memory is budgeted."""
         if file.source == self._settings.model:
             return self._settings
         asked, most = self._settings.context_length, model.config.context_length

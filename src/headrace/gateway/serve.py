@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvloop
 
+from headrace.cluster import ClusterSettings
 from headrace.errors import ConfigError, RequestError
 from headrace.fleet import Shapes
 from headrace.gateway.admission import Admission
@@ -22,6 +23,7 @@ from headrace.gateway.batches.service import Batches
 from headrace.gateway.bodies import Bodies
 from headrace.gateway.callers import Callers
 from headrace.gateway.catalogue import KEEP_ALIVE_SECONDS, Budget, Catalogue
+from headrace.gateway.clustering import plan_workers, scaled_cluster
 from headrace.gateway.loading import ModelLoader
 from headrace.gateway.operating import OperatorSettings
 from headrace.gateway.prompter import ModelPrompter
@@ -59,6 +61,8 @@ class ServeSettings:
     """Replicas of each model."""
     workers: WorkersPort | None = None
     """Where workers of other hosts join."""
+    cluster: ClusterSettings | None = None
+    """Where more workers are started; they join, too."""
     load_on_demand: bool = False
     """Any model in the models folder may be asked for."""
     memory_bytes: int | None = None
@@ -95,7 +99,7 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _catalogue(
-    settings: ServeSettings, named: Sequence[LocalFile], tell: Callable[[str], None]
+    settings: ServeSettings, named: Sequence[LocalFile], admission: Admission, tell: Callable[[str], None]
 ) -> AsyncIterator[Catalogue]:
     """With the first model loaded. Why it cannot be is told in words for the user, not for a client.
 
@@ -120,6 +124,11 @@ async def _catalogue(
         if not first.count:
             tell(f"waiting for a worker that joins with {named[0].name}")
         async with contextlib.AsyncExitStack() as stack:
+            if settings.cluster is not None and registry is not None:
+                drain = settings.drain_seconds
+                plan = await plan_workers(settings.cluster, loader, named, registry.address, drain)
+                cluster = scaled_cluster(plan, settings.cluster, catalogue, admission, tell)
+                await stack.enter_async_context(cluster)
             try:
                 yield await stack.enter_async_context(catalogue)
             except RequestError as error:
@@ -137,10 +146,11 @@ async def _serve(
 ) -> None:
     began = time.monotonic()
     capacity = Capacity.of_engine(settings.worker.max_running, settings.worker.max_batch_tokens)
-    async with _catalogue(settings, named, tell) as catalogue:
+    admission = Admission(settings.max_queue, capacity)
+    async with _catalogue(settings, named, admission, tell) as catalogue:
         gateway = Gateway(
             catalogue.loaded_models,
-            Admission(settings.max_queue, capacity),
+            admission,
             settings.max_body_mib * 2**20,
             bodies=Bodies(settings.operators.max_bodies_mib * 2**20),
             callers=callers,
