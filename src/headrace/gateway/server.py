@@ -34,9 +34,10 @@ log = logging.getLogger("headrace.gateway")
 
 _LAST_WORDS_SECONDS = 2.0
 """For streams that were cut short to be told so."""
-_COLLECT_AFTER = 100_000
-"""New objects after which the garbage collector looks at the young ones. By default it is a few hundred: each
-step's events, which are many and live for a moment, would make it look at the state of every open stream."""
+_COLLECT_AFTER = 25_000, 5, 2
+"""When the garbage collector looks at the youngest objects, at younger ones, at all. By default it does so after
+a few hundred new ones: each step's events, which are many and live for a moment, would have it look at the state
+of every open stream. What cycles may hold until it comes is some tens of MiB."""
 _OTHER_FILES = 256
 """File descriptors beside those of clients' connections."""
 
@@ -184,7 +185,7 @@ async def serve(
     `stop_engines` ends what still runs. SIGHUP reads keys and certificates anew.
     """
     options = options or ServerOptions()
-    gc.set_threshold(_COLLECT_AFTER)
+    gc.set_threshold(*_COLLECT_AFTER)
     config = configure(gateway, options)
     _prepare(sock, options.limits)
     server = _Server(config)
