@@ -37,6 +37,7 @@ class LocalReplica(Replica):
     ) -> None:
         super().__init__(name, settings.model, channel, watcher, role)
         self._settings = settings
+        self._policy = policy
         self._restarts = Restarts(policy)
         self._process: WorkerProcess | None = None
         self._ready_at: float | None = None
@@ -98,7 +99,11 @@ class LocalReplica(Replica):
             self._process = await WorkerProcess.start(launch)
             if self._stop.is_set():
                 self._process.kill()
-            status = await self._process.wait()
+            watching = asyncio.create_task(self._end_if_silent(self._process))
+            try:
+                status = await self._process.wait()
+            finally:
+                watching.cancel()
             if status in (0, EXIT_LOAD_FAILED):
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._last_word.wait(), _LAST_WORD_SECONDS)
@@ -108,6 +113,14 @@ class LocalReplica(Replica):
         loading = " while loading" if self._ready_at is None else ""
         self.reason = self._refusal or f"the worker {describe_status(status)}{loading}"
         return status
+
+    async def _end_if_silent(self, process: WorkerProcess) -> None:
+        """A worker that hangs would keep its streams for ever."""
+        while True:
+            await asyncio.sleep(self._policy.silence / 4)
+            if self.state is State.READY and not await self._answers(self._policy.silence):
+                self._refusal = f"the worker answered nothing for {self._policy.silence:g} s"
+                process.kill()
 
     def _gone(self, state: State) -> None:
         """The worker has ended; what it had goes back only when the state says so."""

@@ -211,13 +211,18 @@ class Replica(ABC):
     async def stats(self, timeout: float) -> EngineStats | None:
         """The worker's answer, or its last one where a long step delays it beyond `timeout` seconds."""
         if self.state in (State.READY, State.DRAINING):
-            if self._stats_asked is None:
-                self._stats_asked = asyncio.get_running_loop().create_future()
-                self._send(Ping())
-            await asyncio.wait([self._stats_asked], timeout=timeout)
+            await self._answers(timeout)
         return self._stats
 
     # for the kinds of replica
+
+    async def _answers(self, timeout: float) -> bool:
+        """Whether the worker answers a question after its figures within so many seconds, or has ended."""
+        if self._stats_asked is None:
+            self._stats_asked = asyncio.get_running_loop().create_future()
+            self._send(Ping())
+        answered, _ = await asyncio.wait([self._stats_asked], timeout=timeout)
+        return bool(answered)
 
     def _send(self, message: ToWorker) -> None:
         self._channel.send(self._identity, message)

@@ -16,6 +16,8 @@ class RestartPolicy:
     """A worker that served this long before it ended begins a new row."""
     load_attempts: int = 3
     """Ends while loading, in a row, after which the replica is given up."""
+    silence: float = 120.0
+    """A worker that answers nothing for so long hangs, and is ended. A large model has long steps, too."""
 
 
 class Restarts:
