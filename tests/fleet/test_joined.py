@@ -168,6 +168,30 @@ def test_a_worker_told_to_end_lets_its_streams_end_there_or_elsewhere(
     with_gateway(test)
 
 
+def test_a_prompt_computed_by_one_host_is_answered_by_another(
+    with_gateway: WithGateway, secret: Path, port: int, synthetic_model: Path
+) -> None:
+    async def test(fleet: Fleet) -> None:
+        asked = [msgspec.structs.replace(requests(1, 20)[0], prompt=[i * i % 250 for i in range(350)])]
+        whole = await answers(fleet, asked)
+        with ExitStack() as stack:
+            for role in ("prefill", "decode"):
+                stack.enter_context(
+                    joining(f"127.0.0.1:{port}", secret, synthetic_model, role, "--role", role)
+                )
+            await until(lambda: states(fleet).keys() >= {"prefill", "decode"})
+            await until(lambda: all(state is State.READY for state in states(fleet).values()))
+            for replica in list(fleet._replicas):  # the others leave what there is to them
+                if replica.name in PAIR:
+                    replica.drain()
+            assert await answers(fleet, asked) == whole
+            stats = await fleet.stats()
+        assert (stats["prefill"].generated_tokens, stats["decode"].generated_tokens) == (0, 20)
+        assert stats["decode"].imported_tokens >= 300
+
+    with_gateway(test)
+
+
 def test_a_name_that_is_taken_gets_a_number(
     with_gateway: WithGateway, secret: Path, port: int, synthetic_model: Path
 ) -> None:
