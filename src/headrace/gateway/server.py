@@ -35,9 +35,9 @@ log = logging.getLogger("headrace.gateway")
 _LAST_WORDS_SECONDS = 2.0
 """For streams that were cut short to be told so."""
 _COLLECT_AFTER = 25_000, 5, 2
-"""When the garbage collector looks at the youngest objects, at younger ones, at all. By default it does so after
-a few hundred new ones: each step's events, which are many and live for a moment, would have it look at the state
-of every open stream. What cycles may hold until it comes is some tens of MiB."""
+"""When the garbage collector looks at the youngest objects, at younger ones, at all. By default it does so
+after a few hundred new ones: each step's events, which are many and live for a moment, would have it look at
+the state of every open stream. What cycles may hold until it comes is some tens of MiB."""
 _OTHER_FILES = 256
 """File descriptors beside those of clients' connections."""
 
