@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headrace.bench import slowdown
 from headrace.bench.step_model import fit, run
 
 
@@ -29,3 +30,10 @@ def test_nothing_takes_less_than_no_time():
 def test_a_models_steps_are_timed(synthetic_model):
     found = run(str(synthetic_model), threads=1)
     assert found["base"] + found["row"] > 0 and found["steps"] > 100
+    assert "slowdown" not in found
+
+
+def test_workers_that_compute_at_once_are_compared_with_one(synthetic_model, monkeypatch):
+    monkeypatch.setattr(slowdown, "_SECONDS", 0.3)
+    found = run(str(synthetic_model), threads=1, workers=2)["slowdown"]
+    assert len(found) == 2 and found[0] == 1 and found[1] > 0.5

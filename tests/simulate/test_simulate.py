@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def test_an_idle_replica_takes_what_its_steps_take():
     prefill = 4 * 0.01 + 1000 * 0.001 + 1000 * 1001 / 2 * 1e-7
     assert served.first == pytest.approx(prefill, rel=1e-3)
     assert served.last - served.first == pytest.approx(10 * (0.011 + 1005.5 * 1e-7), rel=1e-3)
+
+
+def test_workers_of_one_host_slow_each_other_down():
+    alone = TracedRequest(0.0, 1000, 1)
+    two = [alone, TracedRequest(0.0, 2000, 1)]
+    speed = StepTime(base=0.01, row=0.001, slowdown=(1.0, 2.0))
+    (first,) = simulate(prepared([alone], 1.0, 1), replace(fleet(replicas=2), step_time=speed)).served
+    shorter, longer = simulate(prepared(two, 1.0, 1), replace(fleet(replicas=2), step_time=speed)).served
+    assert shorter.replica != longer.replica
+    assert shorter.first == pytest.approx(2 * first.first)
+    assert longer.first == pytest.approx(1.04 + 2.08)  # what both compute, one after the other
+    assert speed.slower(4) == 4  # twice as many as were measured take twice as long
 
 
 def test_units_change_what_is_simulated_little():

@@ -95,9 +95,16 @@ def handoff_command(
 
 @bench.command("step-model")
 @_common
-def step_model_command(model: str, threads: int | None, as_json: bool) -> None:
+@click.option(
+    "--workers",
+    type=WholeNumber(min=1),
+    default=1,
+    show_default=True,
+    help="Of one host: how they slow each other down, too.",
+)
+def step_model_command(model: str, threads: int | None, workers: int, as_json: bool) -> None:
     """Measure how long steps take, for `headrace simulate`."""
-    print_result(step_model.run(model, threads), as_json)
+    print_result(step_model.run(model, threads, workers), as_json)
 
 
 @bench.command("speculation")

@@ -24,23 +24,24 @@ class SimulatedReplica:
         self.stepping = False
         self.busy = 0.0
         """Seconds in steps."""
+        self._began = 0.0
         self.engine.take_cache_events()
 
     def add(self, request_id: str, prompt: tuple[int, ...], outputs: int) -> None:
         """Queue a request; lengths in units. Raises CacheTooSmallError."""
         self.engine.add(Request(request_id, prompt, outputs, NAMESPACE))
 
-    def begin(self) -> float | None:
-        """Begin a step; returns the seconds that it takes, None where there is nothing to do."""
+    def begin(self, now: float) -> float | None:
+        """Begin a step; returns the seconds that it takes when alone, None where there is nothing to do."""
         if self.stepping or not self.engine.submit():
             return None
-        self.stepping = True
-        self.busy += self._backend.seconds
+        self.stepping, self._began = True, now
         return self._backend.seconds
 
-    def end(self) -> Iterator[Output]:
+    def end(self, now: float) -> Iterator[Output]:
         """What the step brought."""
         self.stepping = False
+        self.busy += now - self._began
         yield from self.engine.collect()
 
     def cache_events(self) -> CacheEvents:

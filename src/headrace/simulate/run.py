@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import count
 
 from headrace.engine.block_digest import chain, root_digest
 from headrace.engine.engine import EngineConfig
@@ -14,6 +13,7 @@ from headrace.fleet.balance import Ask, Balancer, Policy
 from headrace.fleet.step_time import StepTime
 from headrace.simulate.load import SimulatedRequest
 from headrace.simulate.replica import NAMESPACE, SimulatedReplica
+from headrace.simulate.under_way import StepsUnderWay
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,14 @@ class _Simulation:
             self.balancer.add(replica.name, model.unit_time(), model.max_batch_tokens)
         self.index = {replica.name: number for number, replica in enumerate(self.replicas)}
         self.served: list[Served] = []
-        self.steps: list[tuple[float, int, SimulatedReplica]] = []
-        self.serials = count()
+        self.steps = StepsUnderWay(model.step_time)
         self.root = root_digest(NAMESPACE)
 
     def run(self, requests: Iterable[SimulatedRequest]) -> Simulated:
         for request in requests:
-            while self.steps and self.steps[0][0] <= request.arrival:
-                self._end_step()
+            self._end_steps(request.arrival)
             self._arrive(request)
-        while self.steps:
-            self._end_step()
+        self._end_steps(math.inf)
         return Simulated(self.served, [replica.busy for replica in self.replicas])
 
     def _arrive(self, request: SimulatedRequest) -> None:
@@ -100,17 +97,18 @@ class _Simulation:
         self._begin_step(replica, now)
 
     def _begin_step(self, replica: SimulatedReplica, now: float) -> None:
-        seconds = replica.begin()
+        seconds = replica.begin(now)
         if seconds is not None:
-            heappush(self.steps, (now + seconds, next(self.serials), replica))
+            self.steps.begin(replica, seconds, now)
 
-    def _end_step(self) -> None:
-        now, _, replica = heappop(self.steps)
-        outputs = [*replica.end()]
-        self.balancer.cache_events(replica.name, *replica.cache_events())
-        for output in outputs:
-            self._take(output, now)
-        self._begin_step(replica, now)
+    def _end_steps(self, until: float) -> None:
+        while (now := self.steps.next_end) <= until and now < math.inf:
+            replica = self.steps.end()
+            outputs = [*replica.end(now)]
+            self.balancer.cache_events(replica.name, *replica.cache_events())
+            for output in outputs:
+                self._take(output, now)
+            self._begin_step(replica, now)
 
     def _take(self, output: Output, now: float) -> None:
         served = self.served[int(output.id)]
