@@ -1,4 +1,6 @@
 // Which kernels this processor can run.
+#include <stdexcept>
+
 #include "kernels.h"
 
 namespace headrace {
@@ -20,6 +22,13 @@ Isas available_isas() {
     return n;
   }();
   return {found, count};
+}
+
+const Kernels& find_kernels(const std::string& isa) {
+  const Isas isas = available_isas();
+  for (int i = 0; i < isas.count; ++i)
+    if (isa == isas.begin_[i]->isa) return *isas.begin_[i];
+  throw std::invalid_argument("instruction set '" + isa + "' is not available");
 }
 
 }  // namespace headrace

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "formats.h"
 
@@ -46,6 +47,16 @@ struct AttentionPart {
   float* out;  // [count][head_dim] out, not divided by the sum
 };
 
+constexpr int kStripe = 64;  // bytes
+constexpr uint64_t kSumKey = 0x243f6a8885a308d3;  // pi's digits: so that a zero does not hide the other half
+
+// The sum of a block's bytes, stripe by stripe: in each lane the products of the halves of its 64-bit words plus its
+// neighbour's words, and the totals of that sum after each stripe, which tell the stripes' order. Exact, so the same by
+// every instruction set.
+struct BlockSum {
+  uint64_t sums[kStripe / 8] = {}, totals[kStripe / 8] = {};
+};
+
 struct Kernels {
   const char* isa;
   const char* numerics;  // sets of equal name agree bit for bit
@@ -71,6 +82,8 @@ struct Kernels {
                 float* total);
   // w[i] = exp((x[i] − maximum) / temperature)
   void (*weights)(const float* x, int n, float maximum, float temperature, float* w);
+  // Copies whole stripes and adds them to a sum. `past_cache`: for a place that is not read soon.
+  void (*copy_summed)(uint8_t* to, const uint8_t* from, size_t stripes, bool past_cache, BlockSum* sum);
 };
 
 // isa.cpp: what this processor can run, best first; never empty.
@@ -79,6 +92,8 @@ struct Isas {
   int count;
 };
 Isas available_isas();
+// Throws std::invalid_argument where this processor has no such instruction set.
+const Kernels& find_kernels(const std::string& isa);
 
 extern const Kernels kPortable;
 #if defined(__x86_64__)

@@ -39,12 +39,14 @@ constexpr size_t kAhead = 4096;  // bytes of weights fetched ahead; hardware alo
 }  // namespace headrace
 
 #include "kernel_attention.inl"
+#include "kernel_copy.inl"
 #include "kernel_products.inl"
 #include "kernel_rows.inl"
 
 namespace headrace {
 
 const Kernels HEADRACE_KERNELS = {HEADRACE_ISA_NAME, HEADRACE_NUMERICS, multiply_tile, rms_norm, quantize, swiglu,
-                                  to_half,           to_int8,           keys_to_int8,  attend,   merge,    weights};
+                                  to_half,           to_int8,           keys_to_int8,  attend,   merge,    weights,
+                                  copy_summed};
 
 }  // namespace headrace

@@ -8,13 +8,6 @@
 namespace headrace {
 namespace {
 
-const Kernels& find_kernels(const std::string& isa) {
-  const Isas isas = available_isas();
-  for (int i = 0; i < isas.count; ++i)
-    if (isa == isas.begin_[i]->isa) return *isas.begin_[i];
-  throw std::invalid_argument("instruction set '" + isa + "' is not available");
-}
-
 int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "model.h"
+#include "ring.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -185,6 +186,31 @@ void bind_lease(nb::module_& module) {
       .def("end", [](CoreLease& lease) { lease.end(false); });
 }
 
+template <class T>
+void start_ring(Ring& ring, const std::vector<nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>>& blocks) {
+  std::vector<Ring::Block> all;
+  for (const auto& block : blocks) all.push_back({const_cast<uint8_t*>(block.data()), block.size()});
+  ring.start(std::move(all), std::is_const_v<T>);
+}
+
+void bind_ring(nb::module_& module) {
+  module.attr("RING_CONTROL_BYTES") = Ring::kControlBytes;
+  nb::class_<Ring>(module, "Ring")
+      .def(
+          "__init__",
+          [](Ring* ring, const std::string& isa,
+             const nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& memory, int wake) {
+            if (memory.size() <= Ring::kControlBytes || memory.size() % kStripe)
+              throw std::invalid_argument("memory: too small for a ring, or no whole number of stripes");
+            new (ring) Ring(find_kernels(isa), memory.data(), memory.size() - Ring::kControlBytes, wake);
+          },
+          "isa"_a, "memory"_a, "wake"_a, nb::keep_alive<1, 3>())
+      .def("send", &start_ring<const uint8_t>, "blocks"_a)
+      .def("receive", &start_ring<uint8_t>, "blocks"_a)
+      .def("advance", &Ring::advance, nb::call_guard<nb::gil_scoped_release>())
+      .def("checksums", &Ring::checksums);
+}
+
 void bind_building(nb::class_<Model>& model) {
   model.def(nb::init<const std::string&, int, int>(), "isa"_a, "threads"_a, "max_rows"_a)
       .def("lease_cores", &Model::lease_cores, "lease"_a, nb::keep_alive<1, 2>())
@@ -263,6 +289,7 @@ void bind_running(nb::class_<Model>& model) {
 }  // namespace
 
 NB_MODULE(_native, module) {
+  nb::set_leak_warnings(false);  // a process may end while a thread of its still has a connection, and so a ring
   module.doc() = "The compiled core of Headrace: plans, kernels, sampler.";
   module.attr("SAMPLING_RECORD_BYTES") = sizeof(SamplingRecord);
   module.attr("PACKED_LAYOUT") = kPackedLayout;
@@ -294,6 +321,7 @@ NB_MODULE(_native, module) {
       "type"_a, "inputs"_a, "data"_a);
   module.def("pack_rows", &pack_rows, "type"_a, "outputs"_a, "inputs"_a, "data"_a, "first"_a, "last"_a, "packed"_a);
   bind_lease(module);
+  bind_ring(module);
   nb::class_<Model> model(module, "Model");
   bind_building(model);
   bind_running(model);

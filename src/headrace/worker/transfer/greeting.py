@@ -18,7 +18,7 @@ from headrace.worker.transfer.errors import AuthenticationError, ProtocolError
 from headrace.worker.transfer.ring import DESCRIPTORS, Ring
 from headrace.worker.transfer.stream import receive_all, send_all
 
-VERSION = 1
+VERSION = 2
 GREETING_SECONDS = 5.0
 """For each step of it; a whole greeting is less than 200 bytes."""
 _MAGIC = b"headrace-transfer"

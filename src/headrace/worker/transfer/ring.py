@@ -1,8 +1,9 @@
 """Shared memory between two processes of one host: a ring without a name, which dies with those who hold it.
 
-The sender copies a piece of a block into the ring, the receiver copies it out into the block's new place. Two
-event counters say how many bytes were filled and how many were freed. The memory is a memfd and travels, as
-the counters do, as a descriptor over the Unix socket, so that a killed process leaves nothing behind.
+The sender copies a block into the ring, the receiver copies it out into the block's new place; both do so in
+the compiled core, and wait here for each other. The memory is a memfd and travels, as do the two event
+counters by which one end wakes the other, as a descriptor over the Unix socket, so that a killed process
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -15,85 +16,70 @@ import socket
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from xxhash import xxh3_64
 
+from headrace import _native
 from headrace.worker.transfer.connection import STALL_SECONDS
 from headrace.worker.transfer.errors import ProtocolError
 from headrace.worker.transfer.stream import StreamConnection, poll
 
 RING_BYTES = 4 << 20
 """At most so much is in flight; it should stay in the processor's shared cache."""
-_PIECE_BYTES = 512 << 10
-"""A small model's whole block. It stays in a core's own cache until its checksum is made."""
+_FILE_BYTES = _native.RING_CONTROL_BYTES + RING_BYTES
 DESCRIPTORS = 3
-"""Of a ring: its memory, the counter of bytes filled, the counter of bytes freed."""
+"""Of a ring: its memory, the counter that wakes the sender, the counter that wakes the receiver."""
 
 
 class Ring:
     """One direction. Sender and receiver each have one of these over the same memory."""
 
-    def __init__(self, memory: int, filled: int, freed: int) -> None:
+    def __init__(self, memory: int, sender: int, receiver: int, *, sends: bool = False) -> None:
         """Takes the descriptors over. Raises ProtocolError if the memory is no ring's, or could shrink."""
-        self.descriptors: tuple[int, ...] = memory, filled, freed
-        if os.fstat(memory).st_size != RING_BYTES or not (
+        self.descriptors: tuple[int, ...] = memory, sender, receiver
+        if os.fstat(memory).st_size != _FILE_BYTES or not (
             fcntl.fcntl(memory, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
         ):
             self.close()
             raise ProtocolError("not a ring of this version's")
-        self._map = mmap.mmap(memory, RING_BYTES)
-        self._bytes = np.frombuffer(self._map, np.uint8)
-        self._position = 0
-        self._available = self._unreported = 0
+        self._mine, others = (sender, receiver) if sends else (receiver, sender)
+        self._map = mmap.mmap(memory, _FILE_BYTES)
+        isa, _ = _native.available_isas()[0]
+        self._ring = _native.Ring(isa, np.frombuffer(self._map, np.uint8), others)
 
     @classmethod
     def create(cls) -> Ring:
-        """For a sender, who may fill all of it. Raises OSError."""
+        """For a sender. Raises OSError."""
         memory = os.memfd_create("headrace-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(memory, RING_BYTES)
+        os.ftruncate(memory, _FILE_BYTES)
         fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
-        ring = cls(memory, os.eventfd(0, flags), os.eventfd(0, flags))
-        ring._available = RING_BYTES
-        return ring
+        return cls(memory, os.eventfd(0, flags), os.eventfd(0, flags), sends=True)
 
-    def move(self, data: memoryview, *, out: bool, wait: Callable[[int], None]) -> int:
-        """Copy `data` into the ring, or the other way round if `out`; returns the checksum of `data`.
+    def send(self, blocks: Sequence[memoryview], wait: Callable[[int], None]) -> list[int]:
+        """Fill the ring with the blocks, and return their checksums.
 
         `wait(descriptor)` returns when the descriptor can be read, or raises.
         """
-        _, filled, freed = self.descriptors
-        mine, others = (filled, freed) if out else (freed, filled)
-        ours = np.frombuffer(data, np.uint8)
-        checksum = xxh3_64()
-        done = 0
-        while done < len(data):
-            if not self._available:
-                self._take(mine, wait)
-            size = min(self._available, _PIECE_BYTES, len(data) - done, RING_BYTES - self._position)
-            there, here = self._bytes[self._position : self._position + size], ours[done : done + size]
-            np.copyto(here, there) if out else np.copyto(there, here)
-            checksum.update(here.data)
-            self._position = (self._position + size) % RING_BYTES
-            self._available -= size
-            self._unreported += size
-            # A sender is woken up rarely, which costs the receiver time; it still has the rest of the ring.
-            if not out or self._unreported >= RING_BYTES // 4:
-                os.eventfd_write(others, self._unreported)
-                self._unreported = 0
-            done += size
-        return checksum.intdigest()
+        self._ring.send(blocks)
+        return self._moved(wait)
 
-    def _take(self, counter: int, wait: Callable[[int], None]) -> None:
-        """What the other end has filled or freed meanwhile."""
-        wait(counter)
-        self._available = os.eventfd_read(counter)
-        if self._available > RING_BYTES:
-            raise ProtocolError("the other end counts more bytes than a ring has")
+    def receive(self, blocks: Sequence[memoryview], wait: Callable[[int], None]) -> list[int]:
+        """Fill the blocks from the ring, and return the checksums of what arrived; `wait` as for `send`."""
+        self._ring.receive(blocks)
+        return self._moved(wait)
+
+    def _moved(self, wait: Callable[[int], None]) -> list[int]:
+        try:
+            while not self._ring.advance():
+                wait(self._mine)
+                os.eventfd_read(self._mine)
+        except RuntimeError as error:
+            raise ProtocolError(str(error)) from None
+        return self._ring.checksums()
 
     def close(self) -> None:
         """Unmaps the memory and closes the descriptors."""
         if hasattr(self, "_map") and not self._map.closed:
-            del self._bytes
+            del self._ring
             self._map.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
@@ -116,10 +102,10 @@ class RingConnection(StreamConnection):
         self._incoming.close()
 
     def _send_blocks(self, blocks: Sequence[memoryview]) -> list[int]:
-        return [self._outgoing.move(block, out=False, wait=self._wait_for) for block in blocks]
+        return self._outgoing.send(blocks, self._wait_for)
 
     def _receive_blocks(self, blocks: Sequence[memoryview]) -> list[int]:
-        return [self._incoming.move(block, out=True, wait=self._wait_for) for block in blocks]
+        return self._incoming.receive(blocks, self._wait_for)
 
     def _wait_for(self, counter: int) -> None:
         """Until the counter counts. Raises OSError if the other end is gone, or does nothing for too long."""
