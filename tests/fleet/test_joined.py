@@ -192,6 +192,15 @@ def test_a_prompt_computed_by_one_host_is_answered_by_another(
     with_gateway(test)
 
 
+def test_workers_with_nothing_to_do_give_signs_of_life(with_gateway: WithGateway) -> None:
+    async def test(fleet: Fleet) -> None:
+        for _ in range(30):
+            await asyncio.sleep(BEAT / 2)
+            assert states(fleet) == dict.fromkeys(PAIR, State.READY)
+
+    with_gateway(test)
+
+
 def test_a_name_that_is_taken_gets_a_number(
     with_gateway: WithGateway, secret: Path, port: int, synthetic_model: Path
 ) -> None:
