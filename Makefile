@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle test-nixl fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos clean
+.PHONY: help setup serve test test-oracle test-nixl test-ray fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -29,6 +29,9 @@ test-oracle: $(VENV)/installed-dev ## run the slow numerical comparisons too
 
 test-nixl: $(VENV)/installed-nixl ## move cache blocks between processes through the real NIXL library
 	@$(BIN)/python -m pytest tests/worker/transfer -k nixl $(ARGS)
+
+test-ray: $(VENV)/installed-ray ## serve with workers that Ray runs on this machine: loss, scaling, end
+	@timeout 600 $(BIN)/python -m pytest -m ray tests/cluster $(ARGS)
 
 fuzz: $(VENV)/installed-fuzz ## fuzz the request parsers and the GGUF reader for six minutes
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py $(ARGS)
@@ -95,6 +98,11 @@ $(VENV)/installed-dev: pyproject.toml | $(VENV)/installed
 $(VENV)/installed-fuzz: pyproject.toml | $(VENV)/installed-dev
 	@echo "headrace: installing the fuzzers"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -qq --no-build-isolation -e '.[fuzz]'
+	@touch $@
+
+$(VENV)/installed-ray: pyproject.toml | $(VENV)/installed-dev
+	@echo "headrace: installing Ray"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -qq --no-build-isolation -e '.[ray]'
 	@touch $@
 
 # Without its dependencies: PyTorch and CUDA, which NIXL imports only for tensors on GPUs.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ _GRACE_SECONDS = 10.0
 """Beyond the drain seconds, for a worker to end that was told to leave."""
 _RETRY_SECONDS = 10.0
 """Before another worker is started where one ended by itself: it may be of no use either."""
+_PROBE_SECONDS = 5.0
 _STORE_BYTES = 80 * 2**20
 """Of a local cluster's object store, which nothing is put into; Ray takes no less."""
 _ANY_ADDRESS = ("0.0.0.0", "::")
@@ -181,6 +183,9 @@ def main() -> None:
 
 
 def _connect(ray: Any, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():  # Ray would try for minutes
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS).close()
     local = {"include_dashboard": False, "object_store_memory": _STORE_BYTES} if address == "local" else {}
     ray.init(address=address, namespace="headrace", log_to_driver=False, **local)
 
