@@ -152,7 +152,7 @@ def serve(
 
 @cli.group(invoke_without_command=True)
 @options("join", "worker_secret_file", "model", "worker_name", "worker_role", "drain_seconds")
-@options(*_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
+@options(*_ENGINE, *_TIERS, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @click.pass_context
 def worker(
     ctx: click.Context,
