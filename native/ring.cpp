@@ -95,12 +95,11 @@ void Ring::move_piece(const Block& block, size_t available) {
   publish();
 }
 
+// Whoever sleeps is not woken for a single piece: where both ends share a core, each would then run for one only.
 void Ring::publish() {
   (sends_ ? control_.filled : control_.freed).store(position_);
   std::atomic<uint32_t>& sleeps = sends_ ? control_.receiver_sleeps : control_.sender_sleeps;
-  if (!sleeps.load()) return;
-  // A sender sleeps when the ring is full, and is not woken for a single piece.
-  if (!sends_ && control_.filled.load() - position_ > bytes_ - bytes_ / 4) return;
+  if (!sleeps.load() || (checksums_.size() < blocks_.size() && bytes_ - available() < bytes_ / 4)) return;
   sleeps.store(0);
   eventfd_write(wake_, 1);
 }
