@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+import msgspec
+
 from headrace.engine.stats import EngineStats
-from headrace.errors import WorkerDiedError, WorkerUnavailableError
+from headrace.errors import RequestError, WorkerDiedError, WorkerUnavailableError
 from headrace.fleet.channel import Channel
 from headrace.fleet.dispatch import Dispatcher
 from headrace.fleet.joined import JoinedReplica
@@ -19,6 +21,7 @@ from headrace.fleet.prefixes import Prefixes
 from headrace.fleet.registry import Registry
 from headrace.fleet.replica import COMING, Replica, Role, State
 from headrace.fleet.restart import RestartPolicy
+from headrace.fleet.rolling import Rolling
 from headrace.fleet.shape import FleetShape
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import CacheChanged, Embed, Embedded, Ready, Submit
@@ -29,6 +32,9 @@ log = logging.getLogger("headrace.fleet")
 _MOST_LOSSES = 4
 """Workers that may end in turn before they brought a request any further: it may be what ended them."""
 _EMBED_ATTEMPTS = 4
+_SERVING = COMING | {State.READY}
+_OTHER: dict[Role, Role] = {"prefill": "decode", "decode": "prefill"}
+"""What others must be for where a worker is for one thing alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,13 @@ class Fleet:
         self.prefixes = Prefixes()
         """What the replicas' prefix caches hold."""
         self._replicas: list[Replica] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Replica, asyncio.Task[None]] = {}
         self._channel: Channel | None = None
         self._embeddings = itertools.count()
+        self._numbers = itertools.count()
+        """Of replicas on this host."""
+        self.rolling = Rolling(self)
+        """Drains and replaces workers."""
         self._dispatcher = Dispatcher(settings.max_batch_tokens)
         self._waiting: dict[str, Stream] = {}
         """Requests for which no replica was ready, in order of arrival."""
@@ -94,24 +104,20 @@ class Fleet:
             WorkerUnavailableError: with the worker's own message, where one cannot be loaded.
         """
         self._channel = Channel()
-        for number, role in enumerate(self._shape.roles()):
-            name = f"worker-{number}"
-            replica = LocalReplica(name, self._settings, self._policy, self._channel, self, role)
-            self.prefixes.watch(replica)
-            self._replicas.append(replica)
-            self._tasks.append(asyncio.create_task(replica.run(), name=replica.name))
-        local = list(zip(self._replicas, self._tasks, strict=True))
+        for role in self._shape.roles():
+            self.begin(self.recruit(role))
+        local = list(self._tasks.items())
         if self._registry is not None:
             self._registry.attach(self._model, self)
         try:
             for started, task in local:
                 while started.state in COMING and not task.done():
-                    await self._next_news()
+                    await self.next_news()
                 if started.state is not State.READY:
                     await task
                     raise WorkerUnavailableError(started.reason)
             while (first := next(iter(self._ready()), None)) is None:
-                await self._next_news()
+                await self.next_news()
             self._facts = first.ready
         except BaseException:
             await self.close()
@@ -207,7 +213,7 @@ class Fleet:
             replica.drain()
         late: set[asyncio.Task[None]] = set()
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=timeout)
+            _, late = await asyncio.wait(self._tasks.values(), timeout=timeout)
         await self.close()
         return not late
 
@@ -217,7 +223,7 @@ class Fleet:
         for replica in self._replicas:
             replica.kill()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(list(self._tasks.values()))
         if self._channel:
             self._channel.close()
 
@@ -232,22 +238,76 @@ class Fleet:
 
     def _stop(self) -> None:
         self._stopping = True
+        if self.rolling.task is not None:
+            self.rolling.task.cancel()
         self._give_up_waiting()
         if self._registry is not None:
             self._registry.detach(self._model, self)
 
-    # workers from elsewhere
+    # workers that come and go
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """All of them, whatever their state."""
+        return self._replicas
+
+    def set_role(self, name: str, role: Role) -> None:
+        """What a worker is for from now on. Streams that run end where they are.
+
+        Raises RequestError: 404, there is none of that name; 409, nobody would be left for something.
+        """
+        replica = next((replica for replica in self._replicas if replica.name == name), None)
+        if replica is None:
+            known = ", ".join(f"'{replica.name}'" for replica in self._replicas)
+            raise RequestError(
+                f"There is no worker {name!r:.100}; there are {known}.", status=404, code="worker_not_found"
+            )
+        left: list[Role] = [r.role for r in self._replicas if r is not replica and r.state in _SERVING]
+        if role != "both" and not any(other in ("both", _OTHER[role]) for other in left):
+            raise RequestError(
+                f"No other worker is for {_OTHER[role]}: '{name}' cannot be for {role} alone.",
+                "role",
+                status=409,
+                code="role_needed",
+            )
+        log.info("%s, which was for %s, is for %s now", name, replica.role, role)
+        replica.role = role
+
+    def recruit(self, role: Role, like: Ready | None = None) -> LocalReplica:
+        """A replica on this host, to be started by `begin`; its cache as large as that of `like`."""
+        assert self._channel is not None
+        settings = self._settings
+        if like is not None and settings.cache_tokens is None:
+            # What others have taken by now is no reason for a smaller one.
+            settings = msgspec.structs.replace(settings, cache_bytes=like.cache_bytes)
+        name = f"worker-{next(self._numbers)}"
+        replica = LocalReplica(name, settings, self._policy, self._channel, self, role)
+        self.prefixes.watch(replica)
+        self._replicas.append(replica)
+        return replica
+
+    def begin(self, replica: Replica) -> None:
+        """Runs the replica."""
+        self._tasks[replica] = asyncio.create_task(replica.run(), name=replica.name)
+
+    async def end(self, replica: Replica) -> None:
+        """Waits until the replica, which was told to, has ended, and forgets it."""
+        task = self._tasks[replica]
+        await asyncio.wait([task])
+        task.result()
+        self._remove(replica)
+        if (first := next(iter(self._ready()), None)) is not None and first.ready is not None:
+            self._facts = first.ready  # which may be of other weights
 
     def add(self, replica: JoinedReplica) -> None:
         """A worker has joined, or will soon be ready again; it is the fleet's for as long as it runs."""
-        task = asyncio.create_task(replica.run(), name=replica.name)
-        task.add_done_callback(lambda task: self._remove(replica, task))
-        self._tasks.append(task)
+        self.begin(replica)
+        self._tasks[replica].add_done_callback(lambda _: self._remove(replica))
         self._replicas.append(replica)
         self.prefixes.watch(replica)
 
-    def _remove(self, replica: JoinedReplica, task: asyncio.Task[None]) -> None:
-        self._tasks.remove(task)
+    def _remove(self, replica: Replica) -> None:
+        del self._tasks[replica]
         self._replicas.remove(replica)
         self.prefixes.unwatch(replica)
 
@@ -294,7 +354,10 @@ class Fleet:
         log.warning("%s: %d requests go on elsewhere", replica.name, len(streams))
         for stream in streams:
             stream.begun()
-            stream.losses += 1
+            if replica.state is State.DRAINING:
+                self._dispatcher.ended(stream.id)
+            else:
+                stream.losses += 1
             if self._stopping:
                 stream.end(WorkerDiedError("the server stopped before the request ended"))
             elif stream.losses >= _MOST_LOSSES:
@@ -328,10 +391,10 @@ class Fleet:
         while (replica := min(self._ready(), key=_busyness, default=None)) is None:
             if not self._hopeful():
                 raise self._unavailable()
-            await self._next_news()
+            await self.next_news()
         return replica
 
-    async def _next_news(self) -> None:
+    async def next_news(self) -> None:
         """Until a replica's state changes."""
         await self._news.wait()
 
