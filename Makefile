@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle test-nixl test-ray fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos clean
+.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -32,6 +32,9 @@ test-nixl: $(VENV)/installed-nixl ## move cache blocks between processes through
 
 test-ray: $(VENV)/installed-ray ## serve with workers that Ray runs on this machine: loss, scaling, end
 	@timeout 600 $(BIN)/python -m pytest -m ray tests/cluster $(ARGS)
+
+test-kubernetes: $(VENV)/installed-kubernetes ## hold the manifests against Kubernetes' schemas; needs kubectl
+	@$(BIN)/python -m pytest tests/deploy $(ARGS)
 
 fuzz: $(VENV)/installed-fuzz ## fuzz the request parsers and the GGUF reader for six minutes
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py $(ARGS)
@@ -103,6 +106,11 @@ $(VENV)/installed-fuzz: pyproject.toml | $(VENV)/installed-dev
 $(VENV)/installed-ray: pyproject.toml | $(VENV)/installed-dev
 	@echo "headrace: installing Ray"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -qq --no-build-isolation -e '.[ray]'
+	@touch $@
+
+$(VENV)/installed-kubernetes: | $(VENV)/installed-dev
+	@echo "headrace: installing Kubernetes' schemas"
+	@$(PIP) install -qq kubernetes-validate
 	@touch $@
 
 # Without its dependencies: PyTorch and CUDA, which NIXL imports only for tensors on GPUs.
