@@ -84,6 +84,11 @@ class Engine:
         return bool(self._sequences or self._in_flight or self.transfers)
 
     @property
+    def computed_tokens(self) -> int:
+        """Rows of all steps collected."""
+        return self._computed_tokens
+
+    @property
     def stats(self) -> EngineStats:
         pools = self.cache.pools
         return EngineStats(

@@ -44,3 +44,7 @@ class EngineStats(NamedTuple):
     """Evicted, but not written: the tier was full or too slow."""
     tier_seconds_saved: float = 0.0
     """By reading instead of computing, as far as can be told."""
+    step_base: float = 0.0
+    """Seconds of a step, as the worker measured; 0 while it knows too little."""
+    step_row: float = 0.0
+    """Seconds that each row adds."""

@@ -29,6 +29,7 @@ from headrace.worker.messages import (
     Submit,
     TokenEvent,
 )
+from headrace.worker.pace import Pace
 
 if TYPE_CHECKING:
     from headrace.worker.tiers.fetcher import Fetch
@@ -84,6 +85,7 @@ class Generator:
         self._prefills: set[str] = set()
         self._messages: list[Rejected | Embedded | Prefilled] = []
         self._began = self._submitted = 0.0
+        self._pace = Pace()
 
     @property
     def live(self) -> int:
@@ -240,19 +242,22 @@ class Generator:
 
     def complete(self) -> list[TokenEvent]:
         """Waits for the step; what it brought. Requests that met a stop string have ended."""
-        before = self._engine.stats.computed_tokens if self._tiers else 0
+        before = self._engine.computed_tokens
         outputs = self._engine.collect()
         self.loans.tell()
         now = perf_counter()
         self._engine.observe(self._submitted - self._began, now - self._submitted)
+        rows = self._engine.computed_tokens - before
+        self._pace.step(rows, now - self._began)
         if self._tiers is not None:
-            self._tiers.speeds.computed(self._engine.stats.computed_tokens - before, now - self._began)
+            self._tiers.speeds.computed(rows, now - self._began)
         events = (self._take(out) for out in outputs)
         return [event for event in events if event is not None]
 
     def stats(self) -> EngineStats:
         """The engine's gauges and counters."""
-        stats = self._engine.stats
+        base, row = self._pace.line
+        stats = self._engine.stats._replace(step_base=base, step_row=row)
         return stats if self._tiers is None else self._tiers.counted(stats)
 
     def save(self) -> None:
