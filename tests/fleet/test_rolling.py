@@ -12,6 +12,7 @@ import pytest
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import RequestError, WorkerUnavailableError
 from headrace.fleet import Fleet, FleetShape, RestartPolicy, State
+from headrace.fleet.planner import Limits
 from headrace.worker.messages import Submit
 from headrace.worker.settings import WorkerSettings
 from synthetic import write_synthetic
@@ -213,5 +214,28 @@ def test_roles_change_while_streams_run(synthetic_model: Path, expected: list[li
         assert [replica.role for replica in fleet.health()] == ["both", "decode"]
         with pytest.raises(RequestError, match="There is no worker 'worker-9'"):
             fleet.set_role("worker-9", "both")
+
+    on_a_fleet(synthetic_model, FleetShape(2), test)
+
+
+def test_a_fleet_plans_by_what_it_was_asked_and_moves_its_roles(synthetic_model: Path) -> None:
+    async def test(fleet: Fleet) -> None:
+        with pytest.raises(RequestError, match="too little traffic"):
+            await fleet.sizing.plan(Limits(ttft=1.0))
+        with pytest.raises(RequestError, match="needs a limit"):
+            await fleet.sizing.plan()
+        for turn in range(4):
+            asked = (msgspec.structs.replace(request(n, 30), id=f"{turn} {n}") for n in range(6))
+            await asyncio.gather(*(tokens_of(fleet, one) for one in asked))
+        speeds = await fleet.sizing.speeds()
+        assert speeds and all(0 < speed.row < 0.1 for speed in speeds.values())
+        load = fleet.sizing.load
+        assert load is not None
+        assert {lengths.output for lengths in load.lengths} == {30}
+        assert max(lengths.cached for lengths in load.lengths) >= 96
+        plan = await fleet.sizing.plan(Limits(ttft=60.0))
+        assert plan.meets and plan.pools.workers >= 1
+        await fleet.sizing.look()
+        assert {replica.role for replica in fleet.health()} == {"both"}
 
     on_a_fleet(synthetic_model, FleetShape(2), test)

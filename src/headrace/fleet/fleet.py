@@ -17,12 +17,14 @@ from headrace.fleet.channel import Channel
 from headrace.fleet.dispatch import Dispatcher
 from headrace.fleet.joined import JoinedReplica
 from headrace.fleet.local import LocalReplica
+from headrace.fleet.planner import Limits
 from headrace.fleet.prefixes import Prefixes
 from headrace.fleet.registry import Registry
 from headrace.fleet.replica import COMING, Replica, Role, State
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.rolling import Rolling
 from headrace.fleet.shape import FleetShape
+from headrace.fleet.sizing import Sizing
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import CacheChanged, Embed, Embedded, Ready, Submit
 from headrace.worker.settings import WorkerSettings
@@ -69,10 +71,11 @@ class Fleet:
         *,
         registry: Registry | None = None,
         model: str = "",
+        limits: Limits | None = None,
     ) -> None:
         """Replicas that are alike but for their roles; one where no shape is given.
 
-        The registry's workers of the model of this name join them.
+        The registry's workers of the model of this name join them. Roles move as the limits need it.
         """
         self._settings = settings
         self._registry = registry
@@ -90,6 +93,9 @@ class Fleet:
         """Of replicas on this host."""
         self.rolling = Rolling(self)
         """Drains and replaces workers."""
+        self.sizing = Sizing(self, settings, limits)
+        """Plans by what was asked lately."""
+        self._moving: asyncio.Task[None] | None = None
         self._dispatcher = Dispatcher(settings.max_batch_tokens)
         self._waiting: dict[str, Stream] = {}
         """Requests for which no replica was ready, in order of arrival."""
@@ -119,6 +125,7 @@ class Fleet:
             while (first := next(iter(self._ready()), None)) is None:
                 await self.next_news()
             self._facts = first.ready
+            self._moving = asyncio.create_task(self.sizing.run(), name="moving roles")
         except BaseException:
             await self.close()
             raise
@@ -149,6 +156,7 @@ class Fleet:
         stream = Stream(message, self.cancel, model=self._facts.model if self._facts else "")
         if not self._place(stream):
             raise self._unavailable()
+        self.sizing.arrived(stream)
         return stream
 
     async def embed(self, prompt: list[int]) -> list[float]:
@@ -175,6 +183,7 @@ class Fleet:
     def cancel(self, request_id: str) -> None:
         """Ends the request's stream and frees what it holds; nothing happens where it has ended."""
         if stream := self._waiting.pop(request_id, None):
+            self.sizing.ended(request_id)
             stream.end()
             return
         any(replica.cancel(request_id) for replica in self._replicas)
@@ -238,8 +247,9 @@ class Fleet:
 
     def _stop(self) -> None:
         self._stopping = True
-        if self.rolling.task is not None:
-            self.rolling.task.cancel()
+        for task in (self.rolling.task, self._moving):
+            if task is not None:
+                task.cancel()
         self._give_up_waiting()
         if self._registry is not None:
             self._registry.detach(self._model, self)
@@ -346,6 +356,7 @@ class Fleet:
 
     def ended(self, request_id: str) -> None:
         self._dispatcher.ended(request_id)
+        self.sizing.ended(request_id)
 
     def cache_changed(self, replica: Replica, change: CacheChanged) -> None:
         self._dispatcher.cache_changed(replica, change.stored, change.evicted)
@@ -360,12 +371,15 @@ class Fleet:
                 stream.losses += 1
             if self._stopping:
                 stream.end(WorkerDiedError("the server stopped before the request ended"))
+                self.sizing.ended(stream.id)
             elif stream.losses >= _MOST_LOSSES:
                 stream.end(
                     WorkerDiedError(f"{stream.losses} workers in turn ended while they computed this request")
                 )
+                self.sizing.ended(stream.id)
             elif not self._place(stream):
                 stream.end(self._unavailable())
+                self.sizing.ended(stream.id)
 
     # choosing
 
@@ -402,6 +416,7 @@ class Fleet:
         waiting, self._waiting = self._waiting, {}
         for stream in waiting.values():
             stream.end(self._unavailable())
+            self.sizing.ended(stream.id)
 
     def _unavailable(self) -> WorkerUnavailableError:
         states = ", ".join(sorted({replica.state.value for replica in self._replicas})) or "not started"

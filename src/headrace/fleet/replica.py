@@ -159,8 +159,9 @@ class Replica(ABC):
         return Handoff(handoff_id, self.ready.transfer)
 
     def _cancel_prefill(self, handoff_id: str) -> None:
+        if self.state in (State.READY, State.DRAINING):
+            self._send(Cancel(handoff_id))  # a computed one, too: it is kept for whoever is to fetch it
         if self._prefills.pop(handoff_id, None) is not None:
-            self._send(Cancel(handoff_id))
             self._watcher.ended(handoff_id)
 
     def cancel(self, request_id: str) -> bool:
@@ -297,11 +298,12 @@ class Replica(ABC):
                 continue
             if stream.waits:
                 stream.waits = False
+                stream.cached = max(stream.cached, event.cached_tokens)
                 self._watcher.began(event.id)
+            stream.push(event)
             if event.finish_reason is not None:
                 del self._streams[event.id]
                 self._watcher.ended(event.id)
-            stream.push(event)
 
     def _answer_stats(self) -> None:
         if self._stats_asked and not self._stats_asked.done():

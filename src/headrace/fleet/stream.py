@@ -28,6 +28,7 @@ class Stream:
         "_events",
         "_told",
         "_waiter",
+        "cached",
         "fingerprint",
         "losses",
         "message",
@@ -53,6 +54,8 @@ class Stream:
         """Whether another worker goes on with it where the first one ends."""
         self.output: list[int] = []
         """Tokens delivered so far."""
+        self.cached = 0
+        """Tokens of its prompt that were found in a cache, as its first event told."""
         self.on_begun: Callable[[], None] | None = None
         """Called when what is prepared for it elsewhere is of no more use."""
         self.losses = 0
