@@ -208,12 +208,14 @@ class Generator:
         return fetch
 
     def cancel(self, request_id: str) -> None:
-        """Ends the request and frees its blocks; nothing happens where it has ended already."""
+        """Ends the request and frees its blocks, those too that are kept for another worker."""
         self._compiling.pop(request_id, None)
         prefill = request_id in self._prefills
         self._prefills.discard(request_id)
         if self._live.pop(request_id, None) or self._pools.pop(request_id, None) or prefill:
             self._engine.cancel(request_id)
+        else:
+            self.loans.stop(request_id)
 
     def cancel_all(self) -> None:
         """Ends every request."""

@@ -89,14 +89,14 @@ class Loans:
         """Tell the transfers what the engine has for them; after each `submit` and `collect` of a step."""
         news = self._transfers.news()
         for name in news.unwanted:
-            self._stop(name)
+            self.stop(name)
         for reservation in news.reserved:
             self._imports[reservation.id].start(reservation)
         for progress in news.progress:
             self._exports[progress.id].advance(progress)
         for name in {*self._imports, *self._exports}:
             if name not in self._transfers:  # cancelled before it had any block
-                self._stop(name)
+                self.stop(name)
                 self._imports.pop(name, None)
                 self._exports.pop(name, None)
 
@@ -110,7 +110,8 @@ class Loans:
         self._rung.wait()
         self._rung.clear()
 
-    def _stop(self, name: str) -> None:
+    def stop(self, name: str) -> None:
+        """Nothing more is wanted of a transfer, if there is one."""
         if (source := self._imports.get(name)) is not None:
             source.stop()
         if (sink := self._exports.get(name)) is not None:
