@@ -11,9 +11,10 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Semaphore
+from threading import Event, Semaphore
 
 import httpx
 import pytest
@@ -59,7 +60,7 @@ def streamed(server: Server, seed: int, tokens: int = 1500, begun: Semaphore | N
     body = {"model": "synthetic", "prompt": f"hello world {seed}", "seed": seed, "temperature": 1.0}
     body |= {"max_tokens": tokens, "ignore_eos": True, "stream": True}
     pieces = []
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120) as answer:
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
         assert answer.status_code == 200, answer.read()
         for line in answer.iter_lines():
             if line.startswith("data: {"):
@@ -104,7 +105,10 @@ def test_ray_replaces_an_actor_scales_and_leaves_nothing(
 ) -> None:
     with serving(synthetic_model) as plain:
         alone = [streamed(plain, seed) for seed in range(4)]
-    with serving(synthetic_model, *on_ray("local", secret), *SCALING) as server, ThreadPoolExecutor() as pool:
+    with (
+        serving(synthetic_model, *on_ray("local", secret), *SCALING) as server,
+        ThreadPoolExecutor(8) as pool,
+    ):
         (worker,) = ready(server)
         begun = Semaphore(0)
         asked = [pool.submit(streamed, server, seed, begun=begun) for seed in range(4)]
@@ -114,11 +118,10 @@ def test_ray_replaces_an_actor_scales_and_leaves_nothing(
         assert [answer.result() for answer in asked] == alone
         assert worker not in ready(server)
 
-        load = Load(pool, server)
-        eventually(lambda: len(ready(server)) == 2, PATIENCE)
+        with steady_load(server):
+            eventually(lambda: len(ready(server)) == 2, PATIENCE)
         processes = descendants(server.process.pid)
         assert not any(secret.read_bytes() in shown(pid) for pid in processes)
-        load.end()
         eventually(lambda: len(ready(server)) == 1, PATIENCE)
         assert streamed(server, 0) == alone[0]
 
@@ -165,19 +168,21 @@ def test_where_there_is_no_cluster_that_is_said(synthetic_model: Path, secret: P
         pass
 
 
-class Load:
-    """Requests for as long as they are wanted, eight at a time."""
+@contextmanager
+def steady_load(server: Server) -> Iterator[None]:
+    """Eight requests at a time while the block runs. Raises what went wrong with one of them."""
+    wanted = Event()
+    wanted.set()
 
-    def __init__(self, pool: ThreadPoolExecutor, server: Server) -> None:
-        self._wanted = True
-        self._askers: list[Future[None]] = [pool.submit(self._ask, server, seed) for seed in range(8)]
+    def ask(seed: int) -> None:
+        while wanted.is_set():
+            streamed(server, seed)
 
-    def _ask(self, server: Server, seed: int) -> None:
-        while self._wanted:
-            streamed(server, seed, tokens=100)
-
-    def end(self) -> None:
-        """Raises what went wrong with one of them."""
-        self._wanted = False
-        for asker in self._askers:
-            asker.result()
+    with ThreadPoolExecutor(8) as pool:
+        askers = [pool.submit(ask, seed) for seed in range(8)]
+        try:
+            yield
+        finally:
+            wanted.clear()
+    for asker in askers:
+        asker.result()

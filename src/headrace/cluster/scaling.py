@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-_UP_SECONDS = 2.0
-"""More workers must have been needed for so long before one is added; a burst is over sooner."""
+_WINDOW_SECONDS = 4.0
+"""The load is the mean over so long: a short burst is over before a worker has started."""
 
 
 class Scaler:
@@ -16,24 +16,27 @@ class Scaler:
         """`load`: requests at a time that one worker should have."""
         self._least, self._most, self._load = least, most, load
         self._down_seconds = down_seconds
+        self._seen: deque[tuple[float, int]] = deque()
+        """When it was looked, and the requests that there were; of the window."""
         self._needs: deque[tuple[float, int]] = deque()
-        """When it was looked, and what would have sufficed then; back to the longest that counts."""
+        """When it was looked, and the workers that would have sufficed; of `down_seconds`."""
+        self._began = -math.inf
         self.count = least
         """Workers wanted now."""
 
     def look(self, now: float, requests: int) -> int:
         """The workers wanted at `now`, in seconds, when so many requests run or wait."""
-        need = min(max(math.ceil(requests / self._load), self._least), self._most)
-        if not self._needs:
-            self._needs.append((now - _UP_SECONDS, self._least))
+        if not self._seen:
+            self._began = now
+        self._seen.append((now, requests))
+        while self._seen[0][0] <= now - _WINDOW_SECONDS:
+            self._seen.popleft()
+        if now - self._began < _WINDOW_SECONDS:
+            return self.count
+        mean = sum(seen for _, seen in self._seen) / len(self._seen)
+        need = min(max(math.ceil(mean / self._load), self._least), self._most)
         self._needs.append((now, need))
-        longest = max(_UP_SECONDS, self._down_seconds)
-        while len(self._needs) > 1 and self._needs[1][0] <= now - longest:
+        while self._needs[0][0] < now - self._down_seconds:
             self._needs.popleft()
-        steady = min(need for at, need in self._needs if at > now - _UP_SECONDS)
-        highest = max(need for at, need in self._needs if at > now - self._down_seconds or at == now)
-        if steady > self.count:
-            self.count = steady
-        elif highest < self.count:
-            self.count = highest
+        self.count = max(need, min(self.count, max(needed for _, needed in self._needs)))
         return self.count
