@@ -14,6 +14,7 @@ from headrace.bench.serve.traces import TracedRequest
 from headrace.cli import cli
 from headrace.errors import ConfigError
 from headrace.fleet.balance import Policy
+from headrace.fleet.shape import FleetShape
 from headrace.fleet.step_time import StepTime
 from headrace.simulate.load import prepared, synthetic
 from headrace.simulate.report import report
@@ -25,7 +26,7 @@ SPEED = StepTime(base=0.01, row=0.001, context=1e-7)
 def fleet(
     policy: Policy = Policy.PREDICTED_TTFT, replicas: int = 4, unit: int = 1, cache_blocks: int = 4000
 ) -> FleetModel:
-    return FleetModel(SPEED, replicas, policy, cache_blocks, 256, 64, unit)
+    return FleetModel(SPEED, FleetShape(replicas), policy, cache_blocks, 256, 64, unit)
 
 
 def turns(conversations: int, count: int, gap: float = 5.0) -> list[TracedRequest]:
@@ -56,6 +57,50 @@ def test_workers_of_one_host_slow_each_other_down():
     assert shorter.first == pytest.approx(2 * first.first)
     assert longer.first == pytest.approx(1.04 + 2.08)  # what both compute, one after the other
     assert speed.slower(4) == 4  # twice as many as were measured take twice as long
+
+
+def split(prefill: int, decode: int, transfer_seconds: float = 0.0) -> FleetModel:
+    return replace(fleet(), shape=FleetShape(0, prefill, decode), transfer_seconds=transfer_seconds)
+
+
+def test_a_long_prompt_is_computed_by_one_replica_and_answered_by_another():
+    at_once, slowly = (
+        simulate(prepared([TracedRequest(0.0, 1000, 11)], 1.0, 1), split(1, 1, seconds)).served[0]
+        for seconds in (0.0, 1e-4)
+    )
+    prefill = 4 * 0.01 + 1000 * 0.001 + 1000 * 1001 / 2 * 1e-7
+    assert (at_once.prefilled_by, at_once.replica) == (0, 1)
+    assert at_once.first == pytest.approx(prefill + 0.011, rel=0.01)  # its last token, at the other one
+    # While the rest is computed, what is computed travels.
+    assert slowly.first - at_once.first == pytest.approx((1000 - 3 * 256) * 1e-4, rel=0.1)
+
+
+def test_what_the_answering_replica_holds_or_soon_computes_is_not_handed_over():
+    short, first, second = TracedRequest(0.0, 100, 2), *turns(1, 2)
+    served = simulate(prepared([short, first, replace(second, input_len=1200)], 1.0, 1), split(1, 1)).served
+    assert [one.prefilled_by for one in served] == [1, 0, 1]
+    assert served[2].cached == 1024
+
+
+def test_streams_go_on_evenly_where_prompts_are_computed_elsewhere():
+    streams = [TracedRequest(0.01 * number, 50, 400) for number in range(4)]
+    prompts = [TracedRequest(1.0 + number, 1500, 2) for number in range(4)]
+    together, apart = (
+        max(
+            (one.last - one.first) / 399
+            for one in simulate(prepared([*streams, *prompts], 1.0, 1), model).served[:4]
+        )
+        for model in (fleet(replicas=2), split(1, 1))
+    )
+    assert apart < 0.8 * together
+
+
+def test_however_small_the_caches_every_request_of_a_split_fleet_is_answered():
+    trace = [*synthetic(3.0, 120, 900, 60, seed=4)]
+    model = replace(split(2, 2, 1e-5), cache_blocks=500)
+    served = simulate(prepared(trace, 1.0, 1), model).served
+    assert len(served) == 120 and all(one.last >= one.first > one.arrival for one in served)
+    assert any(one.prefilled_by < 2 for one in served)
 
 
 def test_units_change_what_is_simulated_little():

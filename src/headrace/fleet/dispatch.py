@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headrace.engine.block_digest import chain, root_digest
 from headrace.engine.request import PrefixNamespace
-from headrace.fleet.balance import Ask, Balancer, Prediction
+from headrace.fleet.balance import Ask, Balancer, Policy, Prediction
 from headrace.fleet.replica import Replica
 from headrace.fleet.step_time import StepTime
 from headrace.fleet.stream import Stream
@@ -35,16 +35,26 @@ class Placement(NamedTuple):
 class Dispatcher:
     """Feeds the balancer with what becomes of requests, and adds roles to its choices."""
 
-    def __init__(self, budget: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`budget` is the most tokens that a worker's step computes."""
+    def __init__(
+        self,
+        budget: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        policy: Policy = Policy.PREDICTED_TTFT,
+        step_time: StepTime = _ANY_MACHINE,
+        least_handoff: int = LEAST_HANDOFF,
+    ) -> None:
+        """`budget` is the most tokens that a worker's step computes; the rest is for simulations."""
         self._budget = budget
         self._clock = clock
-        self._balancer = Balancer()
+        self._step_time = step_time
+        self._least_handoff = least_handoff
+        self._balancer = Balancer(policy)
         self._handoffs = itertools.count()
 
     def ready(self, replica: Replica) -> None:
         """The replica takes requests, and has nothing to do yet."""
-        self._balancer.add(replica.name, _ANY_MACHINE, self._budget)
+        self._balancer.add(replica.name, self._step_time, self._budget)
 
     def gone(self, replica: Replica) -> None:
         """The replica takes no requests any more, and has none."""
@@ -90,7 +100,7 @@ class Dispatcher:
         now: float,
     ) -> Placement | None:
         """None where whoever answers computes the prompt, too."""
-        if ask.tokens - chosen.cached_tokens < LEAST_HANDOFF or not ask.digests:
+        if ask.tokens - chosen.cached_tokens < self._least_handoff or not ask.digests:
             return None
         able = [n for n, r in replicas.items() if r.role == "prefill" and n not in answering]
         able = [name for name in able if _may_hand_over(replicas[name], replicas[chosen.replica])]

@@ -18,6 +18,7 @@ from headrace.bench.serve.metrics import Limits
 from headrace.bench.serve.traces import TracedRequest, read_trace
 from headrace.errors import ConfigError
 from headrace.fleet.balance import Policy
+from headrace.fleet.shape import FleetShape
 from headrace.fleet.step_time import StepTime
 from headrace.option_types import FiniteNumber, WholeNumber
 from headrace.simulate.load import prepared, synthetic
@@ -38,7 +39,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--input-len", type=_COUNT, default=1000, show_default=True, help="With --rate: mean tokens.")
 @click.option("--output-len", type=_COUNT, default=200, show_default=True, help="With --rate: mean tokens.")
 @click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="With --rate.")
-@click.option("--replicas", type=_COUNT, default=4, show_default=True, help="How many.")
+@click.option("--replicas", type=_COUNT, help="Of both roles.  [default: 4, or none beside others]")
+@click.option("--prefill", type=WholeNumber(min=0), default=0, help="Replicas that compute prompts.")
+@click.option("--decode", type=WholeNumber(min=0), default=0, help="Replicas that answer.")
+@click.option(
+    "--token-bytes", type=_COUNT, default=100_000, show_default=True, help="Of its keys and values."
+)
+@click.option("--bandwidth", type=_AMOUNT, default=1.0, show_default=True, help="Of a handoff, in GB/s.")
 @click.option(
     "--policy",
     type=click.Choice([policy.value for policy in Policy]),
@@ -72,7 +79,7 @@ def simulate_command(as_json: bool, saturation: bool, plot: Path | None, **given
         return
     simulated = simulate(prepared(_load(given), given["rate_scale"], model.unit), model)
     if plot is not None:
-        draw(simulated, f"{model.replicas} replicas, {model.policy.value}", plot)
+        draw(simulated, f"{model.shape.count} replicas, {model.policy.value}", plot)
     limits = Limits(given["slo_ttft"], given["slo_tpot"])
     print_result(told | {"rate_scale": given["rate_scale"]} | report(simulated, limits), as_json)
 
@@ -97,17 +104,19 @@ def _load(given: dict[str, Any]) -> Iterator[TracedRequest]:
 
 
 def _fleet(given: dict[str, Any]) -> FleetModel:
-    """Raises ConfigError where the step model is none."""
+    """Raises ConfigError where the step model is none, or the roles make no fleet."""
     try:
         step_time = msgspec.json.decode(given["step_model"].read_bytes(), type=StepTime)
     except (msgspec.DecodeError, OSError) as error:
         raise ConfigError(f"--step-model: {given['step_model']}: {error}") from error
+    both = given["replicas"] or (0 if given["prefill"] or given["decode"] else 4)
     return FleetModel(
         step_time=step_time,
-        replicas=given["replicas"],
+        shape=FleetShape(both, given["prefill"], given["decode"]),
         policy=Policy(given["policy"]),
         cache_blocks=max(1, given["cache_tokens"] // (BLOCK_TOKENS * given["unit"])),
         max_batch_tokens=given["max_batch_tokens"],
         max_running=given["max_running"],
         unit=given["unit"],
+        transfer_seconds=given["token_bytes"] / (given["bandwidth"] * 1e9),
     )

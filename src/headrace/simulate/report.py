@@ -51,10 +51,11 @@ def report(simulated: Simulated, limits: Limits) -> dict[str, object]:
 
 def _load(simulated: Simulated, number: int, seconds: float) -> dict[str, float]:
     mine: Sequence[Served] = [one for one in simulated.served if one.replica == number]
+    prompts = [one for one in simulated.served if one.prefilled_by == number]
     return {
         "requests": len(mine),
-        "computed_input_tokens": sum(one.input_len - one.cached for one in mine),
-        "cached_input_tokens": sum(one.cached for one in mine),
+        "computed_input_tokens": sum(one.input_len - one.cached for one in prompts),
+        "cached_input_tokens": sum(one.cached for one in prompts),
         "output_tokens": sum(one.output_len for one in mine),
         "busy": round(simulated.busy[number] / seconds, 4),
     }
