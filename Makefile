@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos clean
+.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos simulated clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -71,6 +71,9 @@ soak: $(VENV)/installed-dev ## an hour of mixed traffic on the server; prints th
 
 chaos: $(VENV)/installed-dev ## kill workers under load; every answer must be the undisturbed one
 	@$(BIN)/python benchmarks/chaos.py $(ARGS)
+
+simulated: $(VENV)/installed-dev ## compare the simulator with four real replicas: ARGS="TRACE.csv"
+	@$(BIN)/python benchmarks/simulated.py $(ARGS)
 
 clean: ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,7 +17,7 @@ from headrace.worker.settings import WorkerSettings
 
 BATCHES = ((2, 200), (4, 100), (1, 300))
 """As `timed_steps` takes them, again and again: about as many seconds of prefill as of decode."""
-_SECONDS = 3.0
+_SECONDS = 1.5
 _ROUNDS = 2
 
 
