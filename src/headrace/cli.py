@@ -21,6 +21,7 @@ _ELSEWHERE = {
     "bench": ("headrace.bench.cli", "bench", "Measure a model on this machine."),
     "prefix": ("headrace.prefix", "prefix", "See what prompts share in a running server's cache; pin it."),
     "doctor": ("headrace.doctor", "doctor", "Say what this machine can do and what is missing."),
+    "fleet": ("headrace.fleet_cli", "fleet", "See and change the workers of a running server."),
     "simulate": ("headrace.simulate.cli", "simulate_command", "Say how a fleet would serve a load."),
     "ps": ("headrace.ps", "ps", "List the models that a running server has loaded."),
 }
@@ -86,7 +87,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
 @options(*_TIERS)
 @options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
-@options("replicas", "prefill", "decode", *_JOINING, *_CLUSTER)
+@options("replicas", "prefill", "decode", "ttft_limit_ms", "tpot_limit_ms", *_JOINING, *_CLUSTER)
 @options("load_on_demand", "memory_gib", "keep_alive", "expose_prefixes")
 @options(*_OPERATORS)
 def serve(
@@ -100,6 +101,8 @@ def serve(
     replicas: str | None,
     prefill: int,
     decode: int,
+    ttft_limit_ms: float | None,
+    tpot_limit_ms: float | None,
     listen_workers: str | None,
     worker_secret_file: Path | None,
     worker_heartbeat: float,
@@ -113,6 +116,7 @@ def serve(
     """Serve models over HTTP: the first one at once, others when they are asked for."""
     from headrace.cluster import ClusterSettings
     from headrace.fleet import Shapes
+    from headrace.fleet.planner import Limits
     from headrace.gateway.operating import OperatorSettings
     from headrace.gateway.recruiting import WorkersPort
     from headrace.gateway.serve import ServeSettings, serve_model
@@ -138,6 +142,7 @@ def serve(
         worker=WorkerSettings(**_engine_settings(model=models[0], **engine)),
         models=models,
         shapes=Shapes.parse(replicas, prefill, decode),
+        limits=Limits(*(None if ms is None else ms / 1e3 for ms in (ttft_limit_ms, tpot_limit_ms))),
         workers=WorkersPort.of(listen_workers, worker_secret_file, worker_heartbeat),
         cluster=cluster,
         load_on_demand=load_on_demand,

@@ -74,6 +74,10 @@ SETTINGS: dict[str, Setting] = {
     ),
     "prefill": Setting(WholeNumber(min=0), "Workers that only compute prompts, and hand them on.", 0),
     "decode": Setting(WholeNumber(min=0), "Workers that only compute answers to such prompts.", 0),
+    "ttft_limit_ms": Setting(
+        _SIZE, "Move workers between prefill and decode so that 95% have their first token in time."
+    ),
+    "tpot_limit_ms": Setting(_SIZE, "The same, for the mean time of each further token."),
     "listen_workers": Setting(
         str, "HOST:PORT where workers of other hosts join; needs --secret-file. [default: nowhere]"
     ),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -69,11 +68,11 @@ class Rolling:
         self._crew = crew
         self._free_bytes = free_bytes
         self._busy = ""
-        """What is under way."""
+        """What is under way, or was last."""
         self.progress: Progress | None = None
         """Of the restart that runs, or ran last."""
         self.task: asyncio.Task[None] | None = None
-        """The restart that runs."""
+        """What is under way, or was last: a restart, or a worker's draining."""
 
     async def drain(self, name: str) -> None:
         """Takes a worker of this host out of service; its streams go on at others, or end where they are.
@@ -87,45 +86,52 @@ class Rolling:
                 status=409,
                 code="last_worker",
             )
-        with self._alone(f"'{name}' is being drained"):
-            await self._retire(replica)
+        await asyncio.shield(self._begin(f"'{name}' is being drained", self._retire(replica)))
 
     def begin_restart(self, reload: bool = False) -> Progress:
-        """Starts a rolling restart, which `progress` tells of. Raises RequestError, 409, as `restart`."""
-        self._check_free()
-        self.progress = Progress(reload, len(self._restartable()))
-        self.task = asyncio.create_task(self._restart_in_background(reload), name="rolling restart")
-        return self.progress
-
-    async def restart(self, reload: bool = False) -> None:
-        """Replaces each worker of this host by a new one, in turn.
+        """Replaces each worker of this host by a new one, in turn; `task` ends when that has.
 
         The new one starts beside the old one where memory allows it, and before it another place is touched:
         so one that cannot be loaded takes nothing from the fleet but, where memory is short, one worker.
         `reload` says that the model's file may be another one: workers then end the streams that they have.
 
-        Raises:
-            RequestError: 409, something of the kind is under way already, or no worker is this host's.
-            WorkerUnavailableError: a new worker does not start; what follows it is left as it is.
+        Raises RequestError, 409: something of the kind is under way, or no worker is this host's.
         """
-        with self._alone("the workers are being restarted"):
-            replicas = self._restartable()
-            progress = self.progress = Progress(reload, len(replicas))
-            try:
-                for old in replicas:
-                    await self._replace(old, reload)
-                    progress.done += 1
-            except HeadraceError as error:
-                progress.error = str(error)
-                raise
-            finally:
-                progress.running = False
+        replicas = self._restartable()
+        progress = Progress(reload, len(replicas))
+        self._begin("the workers are being restarted", self._replace_all(replicas, progress))
+        self.progress = progress
+        return progress
 
-    async def _restart_in_background(self, reload: bool) -> None:
+    async def restart(self, reload: bool = False) -> None:
+        """As `begin_restart`, to its end.
+
+        Raises WorkerUnavailableError: a new worker does not start; what would follow it is left as it is.
+        """
+        self.begin_restart(reload)
+        assert self.task is not None
+        await asyncio.shield(self.task)
+
+    def _begin(self, what: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Does the work whatever becomes of who asked for it."""
+        if self.task is not None and not self.task.done():
+            work.close()
+            raise RequestError(f"Not now: {self._busy}.", status=409, code="fleet_busy")
+        self._busy = what
+        self.task = asyncio.create_task(work, name=what)
+        self.task.add_done_callback(_log_failure)
+        return self.task
+
+    async def _replace_all(self, replicas: Sequence[LocalReplica], progress: Progress) -> None:
         try:
-            await self.restart(reload)
+            for old in replicas:
+                await self._replace(old, progress.reload)
+                progress.done += 1
         except HeadraceError as error:
-            log.error("the restart ends early: %s", error)
+            progress.error = str(error)
+            raise
+        finally:
+            progress.running = False
 
     async def _replace(self, old: LocalReplica, reload: bool) -> None:
         beside = self._room_beside(old, reload)
@@ -197,20 +203,10 @@ class Rolling:
             )
         return found
 
-    def _check_free(self) -> None:
-        if self._busy or (self.task is not None and not self.task.done()):
-            busy = self._busy or "the workers are being restarted"
-            raise RequestError(f"Not now: {busy}.", status=409, code="fleet_busy")
 
-    @contextmanager
-    def _alone(self, what: str) -> Iterator[None]:
-        if self._busy:
-            raise RequestError(f"Not now: {self._busy}.", status=409, code="fleet_busy")
-        self._busy = what
-        try:
-            yield
-        finally:
-            self._busy = ""
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s: that ends early: %s", task.get_name(), error)
 
 
 def _memory(pid: int, kinds: Sequence[str], proc: Path = PROC) -> int:

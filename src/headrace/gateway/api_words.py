@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from headrace.fleet.rolling import Progress
 from headrace.gateway.batches.api import UploadForm
 from headrace.gateway.batches.files import FileObject
 from headrace.gateway.batches.objects import BatchList, BatchObject, BatchRequest, FileDeleted, FileList
 from headrace.gateway.embeddings import EmbeddingsAnswer, EmbeddingsRequest
+from headrace.gateway.fleet_api import FleetObject
 from headrace.gateway.ollama.requests import ModelRequest
 from headrace.gateway.openai.answers import ChatChoice, CompletionChoice, Usage
 from headrace.gateway.token_api import (
@@ -108,6 +110,8 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
     "after": {"type": "string", "description": "The id behind which the page begins."},
     "order": {"type": "string", "enum": ["asc", "desc"]},
     "purpose": {"type": "string"},
+    "ttft_limit_ms": {"type": "number", "exclusiveMinimum": 0},
+    "tpot_limit_ms": {"type": "number", "exclusiveMinimum": 0},
     "after_id": {"type": "string", "description": "As Anthropic's clients say `after`."},
     "before_id": {"type": "string", "description": "The id before which the page ends."},
 }
@@ -138,6 +142,13 @@ WORDS: Mapping[tuple[str, str], Words] = {
     ("POST", "/v1/prefix/warm"): Words("Put a prompt into the cache", _OBJECT),
     ("POST", "/v1/prefix/pin"): Words("Keep a prompt in the cache", _OBJECT),
     ("POST", "/v1/prefix/unpin"): Words("Let go of a pinned prompt", _OBJECT),
+    ("GET", "/v1/fleet"): Words(
+        "Workers, their load and speeds, and a plan",
+        answer=FleetObject,
+        query=("ttft_limit_ms", "tpot_limit_ms"),
+    ),
+    ("POST", "/v1/fleet/restart"): Words("Replace every worker, one after another", answer=Progress),
+    ("POST", "/v1/fleet/workers/{name}"): Words("Change a worker's role, or drain it"),
     ("POST", "/v1/responses"): Words("Answer, in OpenAI's newer words", streams=SSE),
     ("POST", "/v1/messages"): Words("Answer a conversation, in Anthropic's words", streams=SSE),
     ("POST", "/v1/messages/count_tokens"): Words("Count a conversation's tokens"),

@@ -16,6 +16,7 @@ from headrace.gateway.batches.api import batch_routes
 from headrace.gateway.embeddings import embeddings_routes
 from headrace.gateway.error_words import error_body
 from headrace.gateway.errors import error_json, internal
+from headrace.gateway.fleet_api import fleet_routes
 from headrace.gateway.generate import GenerateEndpoint
 from headrace.gateway.metrics import CONTENT_TYPE
 from headrace.gateway.model_pages import ModelPages
@@ -37,6 +38,7 @@ def create_app(gateway: Gateway) -> Starlette:
         *responses_routes(gateway),
         *anthropic_routes(gateway),
         *prefix_routes(gateway),
+        *fleet_routes(gateway),
         *ollama_routes(gateway),
         *embeddings_routes(gateway),
         *token_routes(gateway),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from headrace.errors import RequestError
 from headrace.gateway.admission import DRAINING
 from headrace.gateway.errors import UnavailableError
-from headrace.gateway.loading import RETRY_SECONDS, ModelLoader
+from headrace.gateway.loading import RETRY_SECONDS, ModelLoader, reopened, served_model
 from headrace.gateway.model_refusals import fixed_models, in_use, not_deletable
 from headrace.gateway.pulls import PullProgress, Pulls
 from headrace.gateway.residents import NEVER, LoadedModels, Resident
@@ -187,6 +187,23 @@ class Catalogue:
         resident.loaded(loaded.served, loaded.fleet, loaded.footprint)
         self.loaded_models.put(loaded.served)
         log.info("%s is loaded", file.name)
+
+    async def reloading(self, name: str) -> Callable[[], None]:
+        """Reads the file of a loaded model anew; call what it returns once the workers have the new one.
+
+        Raises as `loading.reopened`, and as `find`.
+        """
+        file, resident = self.find(name), self._residents[name]
+        assert resident.served is not None and resident.fleet is not None
+        fleet = resident.fleet
+        prompter, sampling = await asyncio.to_thread(reopened, file, resident.served.prompter)
+
+        def take() -> None:
+            if self._residents.get(name) is resident:
+                resident.served = served_model(name, fleet, prompter, sampling)
+                self.loaded_models.put(resident.served)
+
+        return take
 
     # memory
 

@@ -46,6 +46,8 @@ class KeyLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The most urgent (lowest) priority that its requests get, whatever they ask for; None: what they ask."""
     models: list[str] | None = None
     """The models it may ask; None: all."""
+    operator: bool = False
+    """Whether it may see and change the workers (/v1/fleet)."""
 
 
 class _Entry(KeyLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):

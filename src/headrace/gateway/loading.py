@@ -9,10 +9,12 @@ import msgspec
 
 from headrace.errors import HeadraceError, RequestError, WorkerUnavailableError
 from headrace.fleet import Fleet, FleetShape, Registry, Shapes
+from headrace.fleet.planner import Limits
 from headrace.gateway.errors import UnavailableError
 from headrace.gateway.prompter import ModelPrompter
-from headrace.gateway.served import ServedModel
+from headrace.gateway.served import Prompter, ServedModel
 from headrace.models.local import LocalFile
+from headrace.models.sampling_defaults import SamplingDefaults
 from headrace.worker.footprint import Footprint, footprint, weights_bytes
 from headrace.worker.loader import OpenModel, open_model
 from headrace.worker.settings import WorkerSettings
@@ -54,15 +56,18 @@ class ModelLoader:
         budgeted: bool,
         shapes: Shapes | None = None,
         registry: Registry | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """`settings.model` is loaded just as they say; a draft model serves that one alone.
 
         Where memory is budgeted a cache's size is decided here; else a worker decides by what it finds free.
+        Workers change their roles as the limits need it.
         """
         self._settings = settings
         self._budgeted = budgeted
         self._shapes = shapes or Shapes()
         self._registry = registry
+        self._limits = limits
 
     @property
     def draft_model(self) -> str | None:
@@ -116,7 +121,8 @@ class ModelLoader:
 
     async def load(self, plan: LoadPlan) -> LoadedModel:
         """Starts the workers. Raises UnavailableError, 503, with their reason where they do not start."""
-        fleet = Fleet(plan.settings, plan.shape, registry=self._registry, model=plan.file.name)
+        name = plan.file.name
+        fleet = Fleet(plan.settings, plan.shape, registry=self._registry, model=name, limits=self._limits)
         try:
             await fleet.start()
         except WorkerUnavailableError as error:
@@ -126,13 +132,44 @@ class ModelLoader:
                 code="model_load_failed",
                 retry_after=RETRY_SECONDS,
             ) from error
-        facts = fleet.facts
-        served = ServedModel(
-            name=plan.file.name,
-            engine=fleet,
-            prompter=plan.prompter,
-            context_length=facts.context_length,
-            sampling=plan.model.sampling,
-            fingerprint=f"fp_{facts.fingerprint.digest()}",
-        )
+        served = served_model(plan.file.name, fleet, plan.prompter, plan.model.sampling)
         return LoadedModel(served, fleet, Footprint(plan.footprint.weights, fleet.cache_bytes))
+
+
+def served_model(name: str, fleet: Fleet, prompter: ModelPrompter, sampling: SamplingDefaults) -> ServedModel:
+    """The model as its workers have it now."""
+    facts = fleet.facts
+    return ServedModel(
+        name=name,
+        engine=fleet,
+        prompter=prompter,
+        context_length=facts.context_length,
+        sampling=sampling,
+        fingerprint=f"fp_{facts.fingerprint.digest()}",
+    )
+
+
+def reopened(file: LocalFile, before: Prompter) -> tuple[ModelPrompter, SamplingDefaults]:
+    """The words of a model whose file is another one now; takes seconds.
+
+    Raises RequestError: 400, the file cannot be run; 409, its tokens are others, so that a prompt would mean
+    something else to workers that have the old one.
+    """
+    try:
+        model = open_model(file.source)
+    except HeadraceError as error:
+        raise RequestError(
+            f"The model '{file.name}' cannot be loaded: {error}.", "model", code="model_not_loadable"
+        ) from error
+    prompter = ModelPrompter(model)
+    tokens = range(before.vocab_size)
+    if prompter.vocab_size != before.vocab_size or any(
+        prompter.token_bytes(token) != before.token_bytes(token) for token in tokens
+    ):
+        raise RequestError(
+            f"The new file of '{file.name}' has other tokens: serve it under a name of its own.",
+            "model",
+            status=409,
+            code="other_vocabulary",
+        )
+    return prompter, model.sampling

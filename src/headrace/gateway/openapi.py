@@ -150,7 +150,12 @@ def _tag(path: str) -> str:
         return "Ollama"
     if path.startswith("/v1/messages"):
         return "Anthropic"
-    for start, tag in (("/v1/prefix", "Prefixes"), ("/v1/files", "Batches"), ("/v1/batches", "Batches")):
+    for start, tag in (
+        ("/v1/prefix", "Prefixes"),
+        ("/v1/fleet", "Fleet"),
+        ("/v1/files", "Batches"),
+        ("/v1/batches", "Batches"),
+    ):
         if path.startswith(start):
             return tag
     return "OpenAI" if path.startswith("/v1/") else "Server"

@@ -1,4 +1,4 @@
-"""Which clients may see what prompts have in common, and reports for those that ask with a request."""
+"""Which clients may see what prompts have in common, or change workers; and reports for those that ask."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ def may_see_prefixes(gateway: Gateway, scope: Scope) -> bool:
     """
     if gateway.expose_prefixes is not None:
         return gateway.expose_prefixes
+    return _is_on_this_machine(gateway, scope)
+
+
+def may_operate(gateway: Gateway, scope: Scope) -> bool:
+    """Whether a client may change the workers: with a key that says so, or on the machine of an open server.
+
+    A web page is none, though a browser there sends what it asks.
+    """
+    if not gateway.callers.open:
+        return gateway.callers.identify(scope).allowed.operator
+    has_origin = any(name == b"origin" for name, _ in scope["headers"])
+    return not has_origin and _is_on_this_machine(gateway, scope)
+
+
+def _is_on_this_machine(gateway: Gateway, scope: Scope) -> bool:
     if (
         not gateway.callers.open
         or scope["http_version"] == "1.0"

@@ -17,6 +17,7 @@ import uvloop
 from headrace.cluster import ClusterSettings
 from headrace.errors import ConfigError, RequestError
 from headrace.fleet import Shapes
+from headrace.fleet.planner import Limits
 from headrace.gateway.admission import Admission
 from headrace.gateway.batches.endpoints import batch_endpoints
 from headrace.gateway.batches.service import Batches
@@ -63,6 +64,8 @@ class ServeSettings:
     """Where workers of other hosts join."""
     cluster: ClusterSettings | None = None
     """Where more workers are started; they join, too."""
+    limits: Limits = field(default_factory=Limits)
+    """By which workers change their roles."""
     load_on_demand: bool = False
     """Any model in the models folder may be asked for."""
     memory_bytes: int | None = None
@@ -117,7 +120,11 @@ async def _catalogue(
 
     async with open_port(settings.workers, served, tell) as registry:
         loader = ModelLoader(
-            settings.worker, budgeted=memory is not None, shapes=settings.shapes, registry=registry
+            settings.worker,
+            budgeted=memory is not None,
+            shapes=settings.shapes,
+            registry=registry,
+            limits=settings.limits,
         )
         budget = Budget(memory, settings.keep_alive, settings.drain_seconds)
         catalogue = Catalogue(loader, named, on_demand=settings.load_on_demand, budget=budget)
