@@ -1,0 +1,99 @@
+"""For each model the chance that its answer to a prompt will be good, from the prompt's text alone.
+
+An estimator is plain data that `train.py` computes: kernel ridge regression on a prompt's cues, words and
+runs of letters, with the linear kernels folded into a weight for each bucket, so that an estimate takes well
+under a millisecond. The chances are calibrated on predictions for prompts that were held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.routing.cues import cues, scan
+from headrace.routing.grams import letter_bag, weighted, word_bag
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+
+WIDTH = 1.2
+"""Of the kernel on cues: exp(-WIDTH · mean squared difference of standardised cues)."""
+
+_FURTHEST = 4.0
+"""Standard deviations beyond which a cue tells no more, so that an odd prompt keeps some neighbours."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Chances of a good answer, and how far each may be off for want of similar prompts, shape (models,)."""
+
+    good: Floats
+    spread: Floats
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """How little is known around a point of the cues' space: the variance a Gaussian process has left there.
+
+    `anchors` are rows of an estimator's support; the variance at k = kernel(cues, anchors) is
+    prior · (1 - k `inverse` k), by the Nyström approximation.
+    """
+
+    anchors: NDArray[np.int32]
+    inverse: Singles
+    prior: Singles
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """What was learnt from records, for `models` in the records' order; shapes with M models, N prompts.
+
+    `centre`, `scale`: (CUES,). `support`: (N, CUES), standardised cues; `duals`: (N, M). `rarities`:
+    (2, BUCKETS) and `weights`: (2, BUCKETS, M), of words and of letters. `means`: (M,). `links`: (M, 2),
+    offset and slope of the logistic curve that makes a chance of a regression's value. `seen`: digests of the
+    prompts learnt from.
+    """
+
+    models: tuple[str, ...]
+    centre: Singles
+    scale: Singles
+    support: Singles
+    duals: Singles
+    rarities: Singles
+    weights: Singles
+    means: Singles
+    links: Singles
+    novelty: Novelty
+    seen: NDArray[np.uint64]
+
+    def estimate(self, prompt: str) -> Estimate:
+        """The chances of a good answer to this prompt. Of a long one both ends are read (`cues.scan`)."""
+        text = scan(prompt)
+        near = nearness(standardised(cues(text), self.centre, self.scale), self.support)
+        values = self.means + near @ self.duals
+        for bag, rare, weights in zip(
+            (word_bag(text), letter_bag(text)), self.rarities, self.weights, strict=True
+        ):
+            values = values + weighted(bag, rare) @ weights[bag.buckets]
+        good = 1 / (1 + np.exp(-(self.links[:, 0] + self.links[:, 1] * values)))
+        left = near[self.novelty.anchors]
+        unknown = max(0.0, 1.0 - float(left @ self.novelty.inverse @ left))
+        return Estimate(good.astype(np.float64), np.sqrt(self.novelty.prior * unknown).astype(np.float64))
+
+    def estimates(self, prompts: Sequence[str]) -> Floats:
+        """The chances for several prompts, shape (len(prompts), M)."""
+        return np.array([self.estimate(prompt).good for prompt in prompts]).reshape(len(prompts), -1)
+
+
+def standardised(numbers: Floats, centre: Singles, scale: Singles) -> Singles:
+    """Cues, shape (…, CUES), in standard deviations from what is usual, and within bounds."""
+    return np.clip((numbers - centre) / scale, -_FURTHEST, _FURTHEST).astype(np.float32)
+
+
+def nearness(one: Singles, others: Singles) -> Singles:
+    """The kernel on standardised cues: shapes (CUES,) and (N, CUES) give (N,); (L, CUES) gives (L, N)."""
+    squares = (one**2).sum(axis=-1)[..., None] + (others**2).sum(axis=1) - 2 * one @ others.T
+    return np.asarray(np.exp(squares.clip(min=0) * np.float32(-WIDTH / others.shape[1])), np.float32)
