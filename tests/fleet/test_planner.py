@@ -13,6 +13,7 @@ from headrace.fleet.balance import Policy
 from headrace.fleet.forecast import PERCENTILE, Pools, forecast, plain
 from headrace.fleet.modelled_worker import WorkerModel
 from headrace.fleet.planner import Limits, Tier, plan, splits
+from headrace.fleet.shape import FleetShape
 from headrace.fleet.step_time import StepTime
 from headrace.fleet.traffic import Arrival, Lengths, Load, Traffic
 from headrace.simulate.load import prepared, synthetic
@@ -34,9 +35,9 @@ def load(rate: float, prompt: int = 500, cached: int = 0, output: int = 80, seed
     return Load(rate, [random.expovariate(rate) for _ in range(300)], lengths)
 
 
-def simulated(rate: float, workers: int, requests: int = 300, unit: int = 2) -> tuple[float, float]:
+def simulated(rate: float, pools: Pools, requests: int = 300, unit: int = 2) -> tuple[float, float]:
     """TTFT and TPOT, at the planner's percentile, by the simulator that drives the real scheduler."""
-    model = FleetModel(SPEED, workers, Policy.PREDICTED_TTFT, 100_000 // unit, 256, 64, unit)
+    model = FleetModel(SPEED, FleetShape(*pools), Policy.PREDICTED_TTFT, 100_000 // unit, 256, 64, unit)
     served = simulate(prepared(synthetic(rate, requests, 500, 80, seed=1), 1.0, unit), model).served
     tpots = [value for one in served if (value := tpot(one)) is not None]
     return at_percentile([ttft(one) for one in served]), at_percentile(tpots)
@@ -71,8 +72,17 @@ def test_the_simulator_finds_the_limits_kept_and_by_one_worker_fewer_exceeded(
 ) -> None:
     told = plan(observed(rate), [TIER], limits, may_split=False)
     assert told.meets and told.pools == Pools(both=workers)
-    assert keeps(limits, *simulated(rate, workers))
-    assert not keeps(limits, *simulated(rate, workers - 1))
+    assert keeps(limits, *simulated(rate, Pools(workers)))
+    assert not keeps(limits, *simulated(rate, Pools(workers - 1)))
+
+
+def test_the_simulator_agrees_on_pools_for_prompts_and_answers_too() -> None:
+    limits = Limits(ttft=2.5, tpot=0.03)
+    told = plan(observed(4.0), [TIER], limits)
+    assert told.meets and told.pools == Pools(0, 4, 2)
+    assert keeps(limits, *simulated(4.0, told.pools))
+    for fewer in (Pools(0, 3, 2), Pools(0, 4, 1)):
+        assert not keeps(limits, *simulated(4.0, fewer))
 
 
 def keeps(limits: Limits, ttft: float, tpot: float) -> bool:
@@ -83,7 +93,7 @@ def keeps(limits: Limits, ttft: float, tpot: float) -> bool:
 def test_a_forecast_is_what_the_simulator_says(workers: int) -> None:
     rate = 0.6 * workers
     trace = list(synthetic(rate, 200, 500, 80, seed=2))
-    model = FleetModel(SPEED, workers, Policy.PREDICTED_TTFT, 100_000, 256, 64, 1)
+    model = FleetModel(SPEED, FleetShape(workers), Policy.PREDICTED_TTFT, 100_000, 256, 64, 1)
     served = simulate(prepared(trace, 1.0, 1), model).served
     told = plain([Arrival(o.arrival, Lengths(o.input_len, 0, o.output_len)) for o in trace], WORKER, workers)
     assert told.ttft == pytest.approx(at_percentile([ttft(one) for one in served]), rel=0.1)
