@@ -58,6 +58,18 @@ def test_the_next_turn_of_a_conversation_finds_prompt_and_answer():
     assert run(engine)["turn 2"] == expected_tokens(second, 2)[1:]
 
 
+def test_a_request_whose_output_nobody_will_ask_with_leaves_the_prompts_full_blocks():
+    engine = make_engine()
+    first = list(range(37))
+    engine.add(request("first", first, 30, cache_output=False))
+    answer = run(engine)["first"]
+    assert answer == expected_tokens(first, 30)
+    assert engine.stats.blocks_cached == 2 and engine.stats.blocks_used == 0
+    engine.cache.tree.check_integrity()
+    engine.add(request("second", [*first, *answer], 2))
+    assert step(engine)["second"].cached_tokens == 32
+
+
 def test_a_request_without_the_prefix_cache_neither_finds_nor_leaves_anything():
     engine = make_engine()
     for name in ("a", "b"):

@@ -102,7 +102,9 @@ class KVCache:
         """
         if not seq.request.use_prefix_cache:
             return
-        while (seq.tree_blocks + 1) * BLOCK_TOKENS <= seq.computed:
+        whole = seq.request.cache_output
+        shared = seq.computed if whole else min(seq.computed, seq.prompt_length)
+        while (seq.tree_blocks + 1) * BLOCK_TOKENS <= shared:
             node = self._insert(seq, BLOCK_TOKENS)
             for pool, table, block in zip(self.pools, seq.tables, node.blocks, strict=True):
                 own = table[seq.tree_blocks]
@@ -113,7 +115,7 @@ class KVCache:
                     self.releases += 1
             seq.node = node
             seq.tree_blocks += 1
-        if partial and seq.computed % BLOCK_TOKENS:
+        if partial and whole and seq.computed % BLOCK_TOKENS:
             self._insert(seq, seq.computed % BLOCK_TOKENS)
 
     def release(self, seq: Sequence) -> None:
@@ -121,7 +123,7 @@ class KVCache:
         assert not seq.copies, "a sequence was released between its start and its step"
         self.commit(seq, partial=False)
         begun = seq.computed % BLOCK_TOKENS
-        if begun and seq.request.use_prefix_cache:
+        if begun and seq.request.use_prefix_cache and seq.request.cache_output:
             leaf = self._insert(seq, begun)
             if leaf.blocks == self._next_blocks(seq):
                 seq.node = leaf

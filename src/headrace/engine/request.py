@@ -52,6 +52,8 @@ class Request:
     """Lower runs first; equal priorities by arrival."""
     use_prefix_cache: bool = True
     """False neither looks for nor shares a cached prefix."""
+    cache_output: bool = True
+    """False leaves the prompt's full blocks alone to the cache: no prompt will ever contain the output."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token, addend to its logit); tokens are distinct."""
     min_tokens: int = 0

@@ -23,7 +23,9 @@ class Handoff:
         self._wanted: int | None = None
         """Tokens that the target waits for; None before it has blocks for them."""
         self._computed = 0
-        self._complete = self._ended = False
+        self._complete = False
+        self.ended = False
+        """Whether no more of it is sent, and no block is on loan for it."""
 
     def reserved(self, reservation: Reservation) -> None:
         """The target has room."""
@@ -37,7 +39,7 @@ class Handoff:
 
     def take(self) -> int:
         """How many tokens can be sent now; they count as sent."""
-        if self._wanted is None or self._ended:
+        if self._wanted is None or self.ended:
             return 0
         tokens = max(0, self._computed - self.sent)
         self.sent += tokens
@@ -45,7 +47,7 @@ class Handoff:
 
     def arrived(self, tokens: int) -> None:
         """All up to so many tokens are in the target's blocks."""
-        if self._ended or self._wanted is None:
+        if self.ended or self._wanted is None:
             return
         self.target.engine.transfers.imported(self.request_id, min(tokens, self._wanted))
         if self._complete and tokens == self._computed:
@@ -53,8 +55,8 @@ class Handoff:
 
     def end(self) -> None:
         """Nothing more is sent: all is there, or one side needs its blocks. The target computes the rest."""
-        if not self._ended:
-            self._ended = True
+        if not self.ended:
+            self.ended = True
             self.source.engine.cancel(self.id)
             self.source.engine.transfers.end_export(self.id)
             self.target.engine.transfers.end_import(self.request_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from headrace.backends.cache import BLOCK_TOKENS
 from headrace.engine.cache_events import CacheEvents
@@ -14,6 +15,8 @@ from headrace.simulate.backend import SimulatedBackend
 from headrace.worker.messages import PROTOCOL_VERSION, Ready
 
 NAMESPACE = PrefixNamespace("simulated")
+# Answers are made up: what a later prompt has of a real one, the trace counts as that prompt's own.
+_request = partial(Request, namespace=NAMESPACE, cache_output=False)
 
 
 class SimulatedReplica:
@@ -45,11 +48,11 @@ class SimulatedReplica:
 
     def add(self, request_id: str, prompt: tuple[int, ...], outputs: int, *, importing: bool) -> None:
         """Queue a request; lengths in units. Raises CacheTooSmallError."""
-        self.engine.add(Request(request_id, prompt, outputs, NAMESPACE, importing=importing))
+        self.engine.add(_request(request_id, prompt, outputs, importing=importing))
 
     def prefill(self, handoff_id: str, prompt: tuple[int, ...]) -> None:
         """Queue a prompt that is computed for another replica. Raises CacheTooSmallError."""
-        self.engine.add(Request(handoff_id, prompt, 0, NAMESPACE, prefill_only=True, exporting=True))
+        self.engine.add(_request(handoff_id, prompt, 0, prefill_only=True, exporting=True))
 
     def begin(self, now: float) -> float | None:
         """Begin a step; returns the seconds that it takes when alone, None where there is nothing to do."""

@@ -112,7 +112,9 @@ class _Simulation:
         while (now := min(self.steps.next_end, self.links.next_arrival)) <= until and now < math.inf:
             self.now = now
             if self.links.next_arrival <= self.steps.next_end:
-                self._go_on(self.links.arrive().target)
+                handoff = self.links.arrive()
+                self._go_on(handoff.target)
+                self._go_on(handoff.source)
             else:
                 self._end_step()
         self.now = until
@@ -146,7 +148,6 @@ class _Simulation:
     def _end_step(self) -> None:
         replica = self.steps.end()
         outputs = [*replica.end(self.now)]
-        self._transfer(replica)
         self.dispatcher.cache_changed(cast(Replica, replica), *replica.cache_events())
         for output in outputs:
             self._take(output)
@@ -165,6 +166,10 @@ class _Simulation:
             self.links.send(self.handoffs[name], self.now)
         for name in news.unwanted:
             self.handoffs[name].end()
+        for name in (*(one.id for one in news.reserved), *news.unwanted):
+            if self.handoffs[name].ended:  # whoever waited for its blocks can have them
+                self._go_on(self.handoffs[name].target)
+                self._go_on(self.handoffs[name].source)
 
     def _take(self, output: Output) -> None:
         handoff = self.handoffs.get(output.id)
@@ -181,6 +186,7 @@ class _Simulation:
             if handoff is not None:
                 handoff.end()
                 self.dispatcher.ended(handoff.id)
+                self._go_on(handoff.source)
         if output.finish_reason is not None:
             served.last = self.now
             self.dispatcher.ended(output.id)
