@@ -4,8 +4,7 @@
 
 The trace's lengths are divided, and it is sped up to a part of what the simulated fleet can do. Then:
 step times are measured, the trace is played on a real server by `headrace bench serve`, and step times are
-measured again. Where the machine was not the same before and after, or was used by others meanwhile, the
-attempt counts for nothing.
+measured again. What others disturbed is measured anew, and a round in which step times changed is told of.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,8 +27,6 @@ from side_by_side.others import Others
 Result = dict[str, Any]
 MOST_CHANGE = 0.1
 """Between two calibrations, in the rate of requests that they say can be answered."""
-MOST_OTHERS = 0.1
-"""Of the cores, taken by other processes while the trace was played."""
 CACHE_TOKENS = 16384
 
 
@@ -37,6 +35,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rounds = [measured(arguments, Path(folder)) for _ in range(arguments.rounds)]
     print(json.dumps(rounds, indent=None if arguments.json else 2))
+    if any(abs(one["drift"]) > MOST_CHANGE for one in rounds):
+        raise SystemExit("simulated: step times changed meanwhile; measure again")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -48,22 +48,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=0.65, help="of the load that saturates the fleet")
     parser.add_argument("--seconds", type=float, default=60, help="of load, about")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--attempts", type=int, default=4, help="at a round in which the machine is steady")
+    parser.add_argument("--attempts", type=int, default=20, help="at each measurement, until nobody disturbs")
+    parser.add_argument("--others", type=float, default=0.1, help="most that others may use of the machine")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
 def measured(arguments: argparse.Namespace, folder: Path) -> Result:
     """One round: the real figures, the simulated ones, and by what part they differ."""
-    for attempt in range(arguments.attempts):
-        found = attempted(arguments, folder)
-        told(f"attempt {attempt}: {json.dumps(found)}")
-        if abs(found["drift"]) <= MOST_CHANGE and found["others"] <= MOST_OTHERS:
-            return found
-    raise SystemExit("simulated: the machine was busy with something else in every attempt")
-
-
-def attempted(arguments: argparse.Namespace, folder: Path) -> Result:
     trace = folder / "trace.csv"
     serve = ["--model", arguments.model, "--replicas", str(arguments.replicas), "--threads", "1"]
     with own_server([*serve, "--cache-tokens", str(CACHE_TOKENS)]) as url:
@@ -71,34 +63,58 @@ def attempted(arguments: argparse.Namespace, folder: Path) -> Result:
         count = write_scaled(arguments, before, trace)
         speed = capacity(arguments, before, trace)["saturation_rate_scale"] * arguments.share
         told(f"{count} requests, {speed:.3g} times as fast as recorded")
-        others = Others()
-        real = headrace("bench", "serve", "--url", url, "--trace", trace, "--speed", speed, "--json")
-        taken = others.share()
+        play = ("bench", "serve", "--url", url, "--trace", trace, "--speed", speed, "--json")
+        real, taken = undisturbed(arguments, *play)
         after = calibrated(arguments, folder / "after.json")
     rates = [capacity(arguments, file, trace)["saturation_requests_per_s"] for file in (before, after)]
     both = folder / "both.json"
     both.write_text(json.dumps(mean_of(before, after)))
     simulated = simulate(arguments, both, trace, "--rate-scale", speed)
-    names = ("ttft_ms", "tpot_ms", "latency_ms")
-    figures = {name: (real[name]["mean"], simulated[name]["mean"]) for name in names} | {
-        name: (real[name], simulated[name]) for name in ("requests_per_s", "output_tokens_per_s")
-    }
     return {
         "step_times": json.loads(both.read_text()),
         "requests": real["completed"],
         "speed": round(speed, 4),
-        "drift": round(rates[1] / rates[0] - 1, 4),
         "others": round(taken, 4),
-    } | {
+        "drift": round(rates[1] / rates[0] - 1, 4),
+    } | compared(real, simulated)
+
+
+def undisturbed(arguments: argparse.Namespace, *command: object) -> tuple[Result, float]:
+    """What a command measures while others hardly use the machine, and the part of it that they used."""
+    for _ in range(arguments.attempts):
+        while used_lately() > arguments.others:
+            pass
+        others = Others()
+        found, taken = headrace(*command), others.share()
+        told(f"{command[1]}: others used {taken:.1%} of the machine")
+        if taken <= arguments.others:
+            return found, taken
+    raise SystemExit("simulated: the machine was busy with something else in every attempt")
+
+
+def used_lately() -> float:
+    others = Others()
+    time.sleep(1)
+    return others.share()
+
+
+def compared(real: Result, simulated: Result) -> Result:
+    """The measures of both, and how far the second is from the first."""
+    means = {
+        name: (real[name]["mean"], simulated[name]["mean"]) for name in ("ttft_ms", "tpot_ms", "latency_ms")
+    }
+    rates = {name: (real[name], simulated[name]) for name in ("requests_per_s", "output_tokens_per_s")}
+    return {
         name: {"real": a, "simulated": b, "difference": round(b / a - 1, 4)}
-        for name, (a, b) in figures.items()
+        for name, (a, b) in (means | rates).items()
     }
 
 
 def calibrated(arguments: argparse.Namespace, file: Path) -> Path:
     """Step times, written to the file."""
     options = ("--threads", 1, "--workers", arguments.replicas, "--json")
-    file.write_text(json.dumps(headrace("bench", "step-model", arguments.model, *options)))
+    found, _ = undisturbed(arguments, "bench", "step-model", arguments.model, *options)
+    file.write_text(json.dumps(found))
     told(file.read_text())
     return file
 
