@@ -7,12 +7,15 @@ import time
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_NICED, _IDLE, _WAITING, _COLUMNS = 1, 3, 4, 8
+_IDLE, _WAITING, _COLUMNS = 3, 4, 8
 """Columns of the first line of /proc/stat, see proc(5)."""
 
 
 class Others:
-    """Counts from when it is made. Processes that run at a low priority do not count: they give way."""
+    """Counts from when it is made.
+
+    Processes of a low priority count too: Linux may weigh priorities within a terminal's session alone.
+    """
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -27,7 +30,7 @@ class Others:
 def _all() -> float:
     """Seconds of cores since the machine was started; what a host beneath it took away included."""
     columns = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1 : 1 + _COLUMNS]
-    return sum(int(c) for i, c in enumerate(columns) if i not in (_NICED, _IDLE, _WAITING)) / _TICKS
+    return sum(int(c) for i, c in enumerate(columns) if i not in (_IDLE, _WAITING)) / _TICKS
 
 
 def _ours() -> float:
