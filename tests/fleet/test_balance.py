@@ -9,7 +9,7 @@ import pytest
 
 from headrace.engine.block_digest import chain, root_digest
 from headrace.engine.request import PrefixNamespace
-from headrace.fleet.balance import Ask, Balancer, Policy
+from headrace.fleet.balance import WORK_WEIGHT, Ask, Balancer, Policy
 from headrace.fleet.prefix_picture import PrefixPicture
 from headrace.fleet.step_time import StepTime
 
@@ -76,13 +76,13 @@ def test_a_busy_holder_is_passed_by_only_when_its_wait_is_longer_than_the_work_i
     balancer = fleet()
     holder = serve(balancer, "first", ask(1), 0.0)
     waits = {True: [0.0], False: [1e9]}
-    for number in range(20):
+    for number in range(60):
         asked = ask(100 + number, 1000)
         balancer.dispatched(str(number), asked, balancer.predict(asked, holder, 10.0), 10.0)
         held = balancer.choose(ask(1), NAMES, 10.0).replica == holder
         waits[held].append(balancer.predict(ask(1), holder, 10.0).wait)
     work = balancer.predict(ask(1), next(name for name in NAMES if name != holder), 10.0).prefill
-    assert work < max(waits[True]) < min(waits[False]) < 12 * work
+    assert work < max(waits[True]) < min(waits[False]) < (2 + WORK_WEIGHT) * work
 
 
 def test_the_wait_shrinks_as_time_passes_and_as_first_tokens_come():

@@ -20,7 +20,7 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.fleet.prefix_picture import PrefixPicture
 from headrace.fleet.step_time import StepTime
 
-WORK_WEIGHT = 10.0
+WORK_WEIGHT = 30.0
 """What a second of work counts beyond the second that the request itself waits for it."""
 SHARE_WEIGHT = 0.3
 """What a second of work counts that a replica was given lately; it keeps their caches equally busy too."""
