@@ -276,3 +276,20 @@ def test_without_a_capacity_nothing_is_held_back() -> None:
     for _ in range(300):
         room.arrive(Ticket("a", prompt_tokens=10**6))
     assert sum(1 for _ in iter(room.next, None)) == 300
+
+
+def test_each_engine_has_room_for_as_many():
+    room = WaitingRoom(100, Capacity(3, starting=2, starting_tokens=10))
+    for _ in range(20):
+        room.arrive(Ticket("caller", prompt_tokens=10))
+
+    def inside() -> int:
+        while room.next() is not None:
+            pass
+        return room.running
+
+    assert inside() == 2
+    room.engines = lambda: 2
+    assert inside() == 4
+    room.engines = lambda: 0  # one is coming: what is let in waits for it
+    assert inside() == 4

@@ -147,6 +147,11 @@ class Fleet:
         """Requests that run or wait."""
         return len(self._waiting) + sum(replica.load for replica in self._replicas)
 
+    @property
+    def workers(self) -> int:
+        """Those that take requests now."""
+        return sum(1 for _ in self._ready())
+
     def submit(self, message: Submit) -> Stream:
         """Hands the request to a replica, or keeps it until one is ready; its id must be new.
 

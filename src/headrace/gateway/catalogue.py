@@ -88,6 +88,11 @@ class Catalogue:
         """Every model that is loaded."""
         return [resident for resident in self._residents.values() if resident.served is not None]
 
+    @property
+    def workers(self) -> int:
+        """Those of all loaded models that take requests now."""
+        return sum(r.fleet.workers for r in self._residents.values() if r.fleet is not None)
+
     async def details(self, file: LocalFile) -> ModelDetails:
         """What the file says of itself; read on a thread, once. Raises HeadraceError for a broken file."""
         return await asyncio.to_thread(model_details, file.path)

@@ -7,7 +7,7 @@ decided. Knows no clock and no event loop, so the fairness of it can be tested i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.gateway.fair_queue import FairQueue
@@ -21,7 +21,7 @@ _FOR_BACKGROUND = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much the engine is given at a time."""
+    """How much an engine is given at a time."""
 
     sequences: int
     """That are inside, running or about to."""
@@ -74,6 +74,9 @@ class WaitingRoom:
     def __init__(self, max_queue: int, capacity: Capacity = UNBOUNDED):
         self.max_queue = max_queue
         self.capacity = capacity
+        """Of each engine."""
+        self.engines: Callable[[], int] = lambda: 1
+        """How many there are now."""
         self.running = 0
         """Inside and not finished."""
         self.starting = 0
@@ -142,7 +145,7 @@ class WaitingRoom:
         if not self._has_room():
             return None
         ticket = self._queue.pop()
-        if ticket is None and self.running < self.capacity.sequences * _FOR_BACKGROUND:
+        if ticket is None and self.running < self.engines() * self.capacity.sequences * _FOR_BACKGROUND:
             ticket = self._background.pop()
         if ticket is not None:
             ticket.inside = True
@@ -152,10 +155,11 @@ class WaitingRoom:
         return ticket
 
     def _has_room(self) -> bool:
-        if self.running >= self.capacity.sequences:
+        engines = max(1, self.engines())
+        if self.running >= engines * self.capacity.sequences:
             return False
-        few = self.starting < self.capacity.starting
-        return few or self._starting_tokens < self.capacity.starting_tokens
+        few = self.starting < engines * self.capacity.starting
+        return few or self._starting_tokens < engines * self.capacity.starting_tokens
 
     def first_token(self, ticket: Ticket) -> None:
         """One of the ticket's sequences has its first token."""
