@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -200,25 +201,25 @@ def test_what_a_killed_process_leaves_is_neither_served_nor_counted_short(tmp_pa
         assert read(store, number) == content(number)
 
 
-def test_a_disk_that_is_full_leaves_no_half_of_a_block(
-    store: DiskStore, tmp_path: Path, largest_file: int
-) -> None:
+def test_a_disk_that_is_full_leaves_no_half_of_a_block(store: DiskStore, tmp_path: Path) -> None:
     write(store, 1)
     counted = (tmp_path / "usage").read_bytes()
-    with pytest.raises(OSError, match=r"."):
-        store.write([block(2, size=2 * largest_file)], lambda _: None, time.time_ns())
+    with file_limit(4 * SIZE), pytest.raises(OSError, match=r"."):
+        store.write([block(2, size=8 * SIZE)], lambda _: None, time.time_ns())
     assert len(files(tmp_path)) == 1 and not [*tmp_path.rglob("unfinished")]
     assert (tmp_path / "usage").read_bytes() == counted
     write(store, 3)
     assert read(store, 3) == content(3)
 
 
-@pytest.fixture
-def largest_file() -> Iterator[int]:
-    """Bytes that a file of this process may have; beyond them writing fails as on a full disk."""
+@contextmanager
+def file_limit(size: int) -> Iterator[None]:
+    """No file of this process may have more bytes; beyond them writing fails as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4 * SIZE, limits[1]))
-    yield 4 * SIZE
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
