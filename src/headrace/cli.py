@@ -24,6 +24,7 @@ _ELSEWHERE = {
     "fleet": ("headrace.fleet_cli", "fleet", "See and change the workers of a running server."),
     "simulate": ("headrace.simulate.cli", "simulate_command", "Say how a fleet would serve a load."),
     "ps": ("headrace.ps", "ps", "List the models that a running server has loaded."),
+    "route": ("headrace.routing.cli", "route", "Learn which model will do for a prompt."),
 }
 """Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
 

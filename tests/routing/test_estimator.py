@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.routing.curve import recovery
+from headrace.routing.curve import Ranking
 from headrace.routing.estimator import Estimator
 from headrace.routing.records import Records
 from headrace.routing.train import train
@@ -21,7 +21,7 @@ def learnt() -> Estimator:
 def test_questions_are_told_apart_by_what_each_model_makes_of_them(learnt: Estimator) -> None:
     new = questions(1000, seed=1)
     good = learnt.estimates(new.prompts)
-    assert recovery(good[:, 1] - good[:, 0], *new.scores.T).apgr > 0.8
+    assert Ranking.of(good[:, 1] - good[:, 0], *new.scores.T).recovery().apgr > 0.8
 
 
 def test_the_chances_are_calibrated(learnt: Estimator) -> None:
@@ -46,7 +46,7 @@ def test_one_score_a_prompt_is_enough() -> None:
     scores[np.arange(1200), draw.integers(2, size=1200)] = np.nan
     new = questions(1000, seed=1)
     good = train(Records(records.prompts, records.models, scores)).estimates(new.prompts)
-    assert recovery(good[:, 1] - good[:, 0], *new.scores.T).apgr > 0.75
+    assert Ranking.of(good[:, 1] - good[:, 0], *new.scores.T).recovery().apgr > 0.75
 
 
 def test_any_number_of_models_is_learnt_at_once() -> None:

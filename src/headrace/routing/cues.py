@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-HEAD, TAIL = 3000, 1500
+HEAD, TAIL = 2000, 1000
 """Of a longer prompt these many first and last characters are read: its task is told at an end, mostly."""
 
 _OPTION = re.compile(rb"^\(?[A-J][.)][ \t]", re.MULTILINE)
+_MOST_OPTIONS = 6  # they are compared with each other
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _WORD, _DIGIT, _UPPER, _LOWER, _SYMBOL, _HIGH = 1, 2, 4, 8, 16, 32
 _PHRASES = (
@@ -118,7 +119,7 @@ _QUESTION_WORDS = [_hash_of(w) for w in (b"which", b"what", b"who", b"when", b"w
 def cues(text: Scanned) -> Floats:
     """The numbers that describe a prompt's form, shape (CUES,)."""
     whole = len(text.raw)
-    marks = [match.start() for match in _OPTION.finditer(text.raw)]
+    marks = [match.start() for match in islice(_OPTION.finditer(text.raw), _MOST_OPTIONS)]
     question = marks[0] if marks else whole
     return np.array(
         [

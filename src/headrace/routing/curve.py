@@ -7,7 +7,7 @@ of strong calls; CPT(x) the least share of strong calls with which the recovered
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,28 +24,48 @@ class Recovery:
     cpt_80: float
 
 
-def recovered_gap(preference: Floats, weak: Floats, strong: Floats) -> Floats:
-    """PGR with the 0, 1, … n prompts of greatest preference given to the strong model, shape (n + 1,).
+@dataclass(frozen=True)
+class Ranking:
+    """Prompts in the order in which the strong model gets them, `gains` what it wins for each, (N,)."""
 
-    Prompts of equal preference count as if in random order. All arguments have shape (n,); the strong model's
-    mean score must be above the weak one's.
+    order: NDArray[np.intp]
+    ties: NDArray[np.intp]
+    gains: Floats
+
+    @staticmethod
+    def of(preference: Floats, weak: Floats, strong: Floats) -> Ranking:
+        """By falling preference; prompts of equal preference count as if in random order. All shapes (N,)."""
+        order = np.argsort(-preference, kind="stable")
+        _, ties = np.unique(-preference[order], return_inverse=True)
+        return Ranking(order, ties, (strong - weak)[order])
+
+    def recovery(self, weights: Floats | None = None) -> Recovery:
+        """APGR, CPT(50%) and CPT(80%); each prompt counts `weights` times, (N,), or once."""
+        often = np.ones(len(self.order)) if weights is None else weights[self.order]
+        amounts = np.bincount(self.ties, often)
+        means = np.bincount(self.ties, often * self.gains) / np.maximum(amounts, 1e-300)
+        share = np.concatenate(([0.0], np.cumsum(often))) / often.sum()
+        gained = np.concatenate(([0.0], np.cumsum(often * means[self.ties])))
+        assert gained[-1] > 0, "the strong model must be the better one"
+        gap = gained / gained[-1]
+        area = float(((gap[:-1] + gap[1:]) / 2 * np.diff(share)).sum())
+        return Recovery(area, float(share[np.argmax(gap >= 0.5)]), float(share[np.argmax(gap >= 0.8)]))
+
+
+def interval(
+    rankings: list[tuple[Ranking, NDArray[np.intp]]], questions: int, draws: int = 400
+) -> tuple[Recovery, Recovery]:
+    """Bounds of the means over seeds, 95% bootstrap: seeds and questions are drawn with replacement.
+
+    Each ranking comes with the question that each of its prompts is, (N,), so that a question drawn twice is
+    so for every seed.
     """
-    order = np.argsort(-preference, kind="stable")
-    ranked = preference[order]
-    _, group, sizes = np.unique(-ranked, return_inverse=True, return_counts=True)
-    means = np.bincount(group, (strong - weak)[order]) / sizes
-    gained = np.concatenate(([0.0], np.cumsum(means[group])))
-    assert gained[-1] > 0, "the strong model must be the better one"
-    return np.asarray(gained / gained[-1])
-
-
-def recovery(preference: Floats, weak: Floats, strong: Floats) -> Recovery:
-    """APGR, CPT(50%) and CPT(80%) of calling the strong model for the prompts of greatest `preference`."""
-    gap = recovered_gap(preference, weak, strong)
-    count = len(weak)
-    area = float((gap[:-1] + gap[1:]).sum() / 2 / count)
-    return Recovery(area, _share(gap, 0.5), _share(gap, 0.8))
-
-
-def _share(gap: Floats, wanted: float) -> float:
-    return int(np.argmax(gap >= wanted)) / (len(gap) - 1)
+    draw = np.random.default_rng(0)
+    means = []
+    for _ in range(draws):
+        often = draw.multinomial(questions, np.full(questions, 1 / questions)).astype(np.float64)
+        seeds = draw.integers(len(rankings), size=len(rankings))
+        parts = [rankings[seed] for seed in seeds]
+        means.append(np.mean([astuple(ranking.recovery(often[of])) for ranking, of in parts], axis=0))
+    low, high = np.quantile(means, [0.025, 0.975], axis=0).tolist()
+    return Recovery(*low), Recovery(*high)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,16 +73,20 @@ class Estimator:
     def estimate(self, prompt: str) -> Estimate:
         """The chances of a good answer to this prompt. Of a long one both ends are read (`cues.scan`)."""
         text = scan(prompt)
-        near = nearness(standardised(cues(text), self.centre, self.scale), self.support)
+        near = nearness(standardised(cues(text), self.centre, self.scale), self.support, self._squares)
         values = self.means + near @ self.duals
         for bag, rare, weights in zip(
             (word_bag(text), letter_bag(text)), self.rarities, self.weights, strict=True
         ):
-            values = values + weighted(bag, rare) @ weights[bag.buckets]
+            values = values + weighted(bag, rare) @ weights.take(bag.buckets, axis=0)
         good = 1 / (1 + np.exp(-(self.links[:, 0] + self.links[:, 1] * values)))
         left = near[self.novelty.anchors]
         unknown = max(0.0, 1.0 - float(left @ self.novelty.inverse @ left))
         return Estimate(good.astype(np.float64), np.sqrt(self.novelty.prior * unknown).astype(np.float64))
+
+    @cached_property
+    def _squares(self) -> Singles:
+        return np.asarray((self.support**2).sum(axis=1))
 
     def estimates(self, prompts: Sequence[str]) -> Floats:
         """The chances for several prompts, shape (len(prompts), M)."""
@@ -93,7 +98,11 @@ def standardised(numbers: Floats, centre: Singles, scale: Singles) -> Singles:
     return np.clip((numbers - centre) / scale, -_FURTHEST, _FURTHEST).astype(np.float32)
 
 
-def nearness(one: Singles, others: Singles) -> Singles:
-    """The kernel on standardised cues: shapes (CUES,) and (N, CUES) give (N,); (L, CUES) gives (L, N)."""
-    squares = (one**2).sum(axis=-1)[..., None] + (others**2).sum(axis=1) - 2 * one @ others.T
-    return np.asarray(np.exp(squares.clip(min=0) * np.float32(-WIDTH / others.shape[1])), np.float32)
+def nearness(one: Singles, others: Singles, squares: Singles | None = None) -> Singles:
+    """The kernel on standardised cues: shapes (CUES,) and (N, CUES) give (N,); (L, CUES) gives (L, N).
+
+    `squares`: those of the others' lengths, (N,), where they are known already.
+    """
+    known = (others**2).sum(axis=1) if squares is None else squares
+    apart = (one**2).sum(axis=-1)[..., None] + known - 2 * one @ others.T
+    return np.asarray(np.exp(apart.clip(min=0) * np.float32(-WIDTH / others.shape[1])), np.float32)

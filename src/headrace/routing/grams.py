@@ -16,7 +16,8 @@ from headrace.routing.cues import Scanned
 
 Floats = NDArray[np.float64]
 
-BUCKETS = 1 << 15
+_BITS = 14
+BUCKETS = 1 << _BITS
 LONGEST_RUN = 4
 """Letters of the longest run counted."""
 
@@ -36,7 +37,7 @@ def word_bag(text: Scanned) -> Bag:
     """Words and pairs of neighbouring words."""
     words = text.word_hashes * _SPREAD
     pairs = (words[:-1] ^ (words[1:] >> np.uint64(7))) * _SPREAD
-    return _bag(np.concatenate((words, pairs)) >> np.uint64(64 - 15))
+    return _bag(np.concatenate((words, pairs)) >> np.uint64(64 - _BITS))
 
 
 def letter_bag(text: Scanned) -> Bag:
@@ -50,12 +51,12 @@ def letter_bag(text: Scanned) -> Bag:
         hashed = (hashed[:-1] ^ letters[length - 1 :]) * np.uint32(0x85EBCA6B)
         hashed = hashed ^ (hashed >> np.uint32(15))
         parts.append(hashed)
-    return _bag((np.concatenate(parts) * _MULTIPLIER) >> np.uint32(32 - 15))
+    return _bag((np.concatenate(parts) * _MULTIPLIER) >> np.uint32(32 - _BITS))
 
 
 def _bag(buckets: NDArray[np.unsignedinteger]) -> Bag:
     counts = np.bincount(buckets.astype(np.intp), minlength=BUCKETS)
-    filled = np.flatnonzero(counts)
+    filled = np.flatnonzero(counts > 0)
     return Bag(filled, 1 + np.log(counts[filled]))
 
 

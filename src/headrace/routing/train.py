@@ -22,7 +22,7 @@ from headrace.routing.ridge import Ridge, Solved
 
 Floats = NDArray[np.float64]
 
-FEWEST, MOST = 20, 6000
+FEWEST, MOST = 20, 4000
 """Records needed; and so many at most are learnt from, drawn at random: time grows with the cube."""
 
 _ANCHORS = 200
@@ -87,23 +87,24 @@ def _fit(kernel: Floats, scores: Floats) -> _Fitted:
     means = np.nanmean(scores, axis=0)
     centred = scores - means
     shared = np.nanmean(centred, axis=1)
-    common = Ridge.of(kernel).solved(shared[:, None])
+    ridge = Ridge.of(kernel)
+    common = ridge.solved(shared[:, None])
     alone = (~np.isnan(scores)).sum(axis=1) == 1
     shared[alone] = common.held_out[
         alone, 0
     ]  # one score does not tell what the others have in common with it
     departures = centred - shared[:, None]
-    columns = _departures(kernel, departures)
+    columns = _departures(kernel, ridge, departures)
     duals = common.duals + np.stack([column.duals[:, 0] for column in columns], axis=1)
     held_out = means + common.held_out + np.stack([column.held_out[:, 0] for column in columns], axis=1)
     return _Fitted(means, duals, held_out, np.nanvar(scores - held_out, axis=0), common.strength)
 
 
-def _departures(kernel: Floats, departures: Floats) -> list[Solved]:
+def _departures(kernel: Floats, ridge: Ridge, departures: Floats) -> list[Solved]:
     """A regression for each model, on the prompts it has a score for; one strength for all."""
     known = ~np.isnan(departures)
     if known.all():
-        solved = Ridge.of(kernel).solved(departures)
+        solved = ridge.solved(departures)
         return [
             Solved(solved.duals[:, [m]], solved.held_out[:, [m]], solved.strength)
             for m in range(departures.shape[1])

@@ -1,0 +1,149 @@
+"""`headrace route`: learn from records which model will do, measure that, and set promises."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.errors import ConfigError
+from headrace.option_types import FiniteNumber, WholeNumber
+from headrace.routing import artefact
+from headrace.routing.evaluate import evaluate as evaluate_trials
+from headrace.routing.evaluate import trials
+from headrace.routing.promises import keep
+from headrace.routing.records import read_records
+from headrace.routing.router import Router
+from headrace.routing.train import train as learn
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_COUNT = WholeNumber(min=1)
+_SHARE = FiniteNumber(min=0, max=1, min_open=True, max_open=True)
+_MODELS = click.option("--models", help="Columns or names, the cheapest first: a,b.  [default: as in DATA]")
+_PROMISED = (0.9, 0.95, 0.99)
+
+
+@click.group()
+def route() -> None:
+    """Learn from records of answers which model will do for a prompt.
+
+    DATA is a CSV file or lines of JSON, perhaps compressed (.gz): a column
+    `prompt` and one for each model with its scores between 0 and 1; or
+    `prompt`, `model` and `score`; or `prompt`, `winner` and `loser`.
+    """
+
+
+@route.command()
+@click.argument("data", type=_FILE)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file."
+)
+@_MODELS
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Of what is drawn.")
+def train(data: Path, output: Path, models: str | None, seed: int) -> None:
+    """Learn a router from DATA, and write it to a file."""
+    records = read_records(data, _names(models))
+    artefact.save(Router(learn(records, seed)), output)
+    click.echo(f"{output}: {', '.join(records.models)}, from {len(records)} records")
+
+
+@route.command()
+@click.argument("router", type=_FILE)
+@click.argument("data", type=_FILE)
+@click.option(
+    "--quality",
+    type=_SHARE,
+    multiple=True,
+    default=(0.95,),
+    show_default=True,
+    help="Share of the best model's.",
+)
+@click.option("--delta", type=_SHARE, default=0.05, show_default=True, help="Chance of a wrong promise.")
+@click.option(
+    "--horizon", type=_COUNT, default=1000, show_default=True, help="Requests over which it is kept, too."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def calibrate(
+    router: Path, data: Path, quality: tuple[float, ...], delta: float, horizon: int, as_json: bool
+) -> None:
+    """Set how much quality ROUTER promises, on records it was not learnt from.
+
+    The file is written anew, with one promise for each --quality.
+    """
+    read = artefact.load(router)
+    calibrated = read.calibrated(read_records(data, read.models), quality, delta, horizon)
+    artefact.save(calibrated, router)
+    made = [asdict(promise) for promise in calibrated.promises if promise.quality in quality]
+    if as_json:
+        click.echo(json.dumps({"promises": made}))
+        return
+    for promise in made:
+        click.echo(
+            f"{promise['quality']:.0%} of {promise['best']}: it answers {promise['share']:.1%} "
+            f"of {promise['records']} prompts"
+        )
+
+
+@route.command()
+@click.argument("data", type=_FILE)
+@_MODELS
+@click.option("--labels", type=_COUNT, default=1500, show_default=True, help="Records to learn from.")
+@click.option("--seeds", type=_COUNT, default=5, show_default=True, help="Divisions of the records.")
+@click.option("--test", type=_FILE, help="Records to test with.  [default: the rest of DATA]")
+@click.option("--draws", type=_COUNT, help="Also see so many times whether promises are kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(
+    data: Path,
+    models: str | None,
+    labels: int,
+    seeds: int,
+    test: Path | None,
+    draws: int | None,
+    as_json: bool,
+) -> None:
+    """Measure a router that is learnt from DATA: APGR, CPT and the time of a decision.
+
+    APGR is how much of the gap between the first model and the best one is
+    recovered, on average over all shares of calls of the best one; CPT the
+    share of such calls that recovers 50% and 80%, as RouteLLM defines them.
+    """
+    records = read_records(data, _names(models))
+    if len(records.models) < 2:
+        raise ConfigError("a router needs records of two models or more: name them with --models")
+    other = None if test is None else read_records(test, records.models)
+    made = trials(records, labels, seeds, other, lambda line: click.echo(line, err=True))
+    measured = evaluate_trials(made, time.perf_counter)
+    result: dict[str, Any] = {
+        **asdict(measured.mean),
+        "decision_ms_p99": measured.decision_ms_p99,
+        "intervals_95": {
+            name: [low, asdict(measured.high)[name]] for name, low in asdict(measured.low).items()
+        },
+        "seeds": [asdict(each) for each in measured.seeds],
+    }
+    if draws is not None:
+        kept = [keep(made, quality, draws) for quality in _PROMISED]
+        result["promises"] = [asdict(each) | {"ratio": each.ratio} for each in kept]
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    for name, (low, high) in result["intervals_95"].items():
+        click.echo(f"{name:<16} {result[name]:.4f}  ({low:.4f} to {high:.4f})")
+    click.echo(f"{'decision_ms_p99':<16} {result['decision_ms_p99']:.3f}")
+    for kept in result.get("promises", []):
+        click.echo(
+            f"quality {kept['quality']:.2f}: short in {kept['fell_short']:.1%} of {kept['draws']} draws, "
+            f"best model called for {kept['share']:.1%}, {kept['ratio']:.2f} times the best fixed slack's"
+        )
+
+
+def _names(models: str | None) -> list[str] | None:
+    return None if models is None else [name.strip() for name in models.split(",") if name.strip()]
