@@ -141,9 +141,12 @@ async def measure(url: str, every: float | None, arguments: argparse.Namespace) 
 
 
 async def ask(client: Client, target: Target, prompt: str, tokens: int) -> Record:
-    record = Record(tokens, started=now())
-    await client.send(target.request(Ask(prompt, tokens)), record)
-    return record
+    """Sent again where the server had closed the connection after the answer before."""
+    while True:
+        record = Record(tokens, started=now())
+        await client.send(target.request(Ask(prompt, tokens)), record)
+        if record.failure != "disconnected" or record.chunk_times:
+            return record
 
 
 def text(draw: random.Random, words: int) -> str:
