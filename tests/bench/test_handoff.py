@@ -20,6 +20,7 @@ def test_blocks_pass_between_two_processes(transport):
     assert measured["gb_per_s"] > 0 and measured["memcpy_gb_per_s"] > 0 and measured["of_memcpy"] > 0
 
 
+@pytest.mark.oracle  # several seconds
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("iperf3") is None,
     reason="needs root, ip and iperf3",
