@@ -60,13 +60,6 @@ class SimulatedBackend:
         tokens = FIRST_OUTPUT + np.arange(first, self._outputs) % (VOCABULARY - FIRST_OUTPUT)
         return StepResult(tokens=tokens.astype(np.int32))
 
-    def export_block(self, group: int, block: int) -> bytes:
-        """A block of nothing."""
-        return b""
-
-    def import_block(self, group: int, block: int, data: bytes) -> None:
-        """Nothing is kept."""
-
     def block_view(self, group: int, block: int) -> memoryview:
         """A block of nothing."""
         return memoryview(b"")
