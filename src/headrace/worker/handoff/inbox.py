@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
 
 import msgspec
@@ -15,6 +15,7 @@ from headrace.worker.handoff.words import (
     SILENCE_SECONDS,
     Beat,
     Blocks,
+    BlockView,
     Ended,
     Unwanted,
     Wanted,
@@ -29,8 +30,6 @@ from headrace.worker.transfer.errors import PeerGoneError, ProtocolError, Transf
 from headrace.worker.transfer.listener import connect
 
 log = logging.getLogger("headrace.worker")
-
-BlockView = Callable[[int, int], memoryview]
 
 
 class Incoming:

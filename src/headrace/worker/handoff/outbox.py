@@ -18,6 +18,7 @@ from headrace.worker.handoff.words import (
     SILENCE_SECONDS,
     Beat,
     Blocks,
+    BlockView,
     Ended,
     Unwanted,
     Wanted,
@@ -36,8 +37,6 @@ KEEP_SECONDS = 20.0
 _FRAME_BLOCKS = 32
 _MOST_EARLY = 4096
 """Prompts that may be wanted before this worker was told to compute them."""
-
-BlockView = Callable[[int, int], memoryview]
 
 
 class Outgoing:

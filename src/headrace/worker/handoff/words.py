@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from headrace.backends.cache import BLOCK_TOKENS
@@ -10,6 +12,9 @@ BEAT_SECONDS = 1.0
 """A prefill worker says so often that it is there, where it has nothing else to say."""
 SILENCE_SECONDS = 5.0
 """After so long without a word it is given up, and the prompt computed where it is wanted."""
+
+BlockView = Callable[[int, int], memoryview]
+"""`Backend.block_view`: the bytes of a cache group's block."""
 
 
 class Wanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
