@@ -53,6 +53,13 @@ def request(number: int, length: int = 300, **changes: Any) -> Submit:
     return Submit(f"r{number}", prompt, 5, sampling, ignore_eos=True, top_logprobs=2, **changes)
 
 
+def keep_on_disk(model: Path, folder: Path, asked: Submit) -> None:
+    """A worker answers, and leaves what it has cached in the folder."""
+    with running(model, folder) as (generator, _):
+        answers(generator, asked)
+        generator.save()
+
+
 def answers(generator: Generator, *requests: Submit) -> dict[str, tuple[object, ...]]:
     """Text, tokens and log-probabilities of each request."""
     for submit in requests:
@@ -154,9 +161,7 @@ def test_a_prompt_that_is_computed_for_another_worker_comes_from_disk_too(
     synthetic_model: Path, tmp_path: Path
 ) -> None:
     asked = request(1)
-    with running(synthetic_model, tmp_path) as (generator, _):
-        answers(generator, asked)
-        generator.save()
+    keep_on_disk(synthetic_model, tmp_path, asked)
     with running(synthetic_model, tmp_path) as (generator, loaded):
         generator.exchange = Exchange(loaded, generator.loans, "tcp:127.0.0.1:0", b"s" * 32)
         with closing(generator.exchange):
@@ -176,9 +181,7 @@ def test_a_prompt_that_is_computed_for_another_worker_comes_from_disk_too(
 def test_what_is_broken_on_disk_is_computed_anew(synthetic_model: Path, tmp_path: Path, damage: str) -> None:
     asked = request(1)
     expected = plain(synthetic_model, asked)
-    with running(synthetic_model, tmp_path) as (generator, _):
-        answers(generator, asked)
-        generator.save()
+    keep_on_disk(synthetic_model, tmp_path, asked)
     with running(synthetic_model, tmp_path) as (generator, loaded):
         files = [*tmp_path.rglob("*.block")]
         for path in files[: len(files) if damage == "all gone" else 3]:
@@ -203,9 +206,7 @@ def test_a_cancelled_request_stops_its_fetch_and_leaves_no_block_behind(
     synthetic_model: Path, tmp_path: Path
 ) -> None:
     asked = request(1)
-    with running(synthetic_model, tmp_path) as (generator, _):
-        answers(generator, asked)
-        generator.save()
+    keep_on_disk(synthetic_model, tmp_path, asked)
     with running(synthetic_model, tmp_path) as (generator, loaded):
         for turn in range(8):
             generator.submit(asked)
