@@ -30,9 +30,19 @@ def shared_memory() -> set[str]:
     return rings | {file.name for file in Path("/dev/shm").iterdir()}
 
 
+def settled() -> tuple[int, set[str]]:
+    """Both, once threads of earlier tests have closed what they still had."""
+    found, since = (open_files(), shared_memory()), time.monotonic()
+    while time.monotonic() - since < 0.3:
+        time.sleep(0.02)
+        if (now := (open_files(), shared_memory())) != found:
+            found, since = now, time.monotonic()
+    return found
+
+
 @pytest.mark.parametrize("address", ["unix:", "tcp:127.0.0.1:0"])
 def test_nothing_is_left_of_a_killed_sender(address):
-    files, shared = open_files(), shared_memory()
+    files, shared = settled()
     frames, told = 0, Event()
 
     def receive(connection: Connection) -> None:
