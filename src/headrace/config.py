@@ -148,7 +148,7 @@ SETTINGS: dict[str, Setting] = {
     "draft_model": Setting(str, "Smaller model of the same vocabulary, for --speculate draft."),
     "draft_tokens": Setting(_COUNT, "Most tokens drafted at a time for a sequence.", 8),
     "max_queue": Setting(
-        _COUNT, "Sequences that may wait for their first token before clients get 429.", 512
+        _COUNT, "Sequences of each model that may wait for their first token before clients get 429.", 512
     ),
     "max_body_mib": Setting(_COUNT, "Largest request body, in MiB.", 8),
     "max_bodies_mib": Setting(

@@ -40,7 +40,7 @@ def test_who_waits_is_let_in_when_a_place_is_free() -> None:
         ends = [asyncio.Event() for _ in range(3)]
         callers = [caller("heavy"), caller("heavy"), caller("light")]
         tasks = [
-            asyncio.create_task(hold(admission.admit(who), end, order))
+            asyncio.create_task(hold(admission.admit(who, "m"), end, order))
             for who, end in zip(callers, ends, strict=True)
         ]
         await settle()
@@ -59,13 +59,13 @@ def test_urgent_work_takes_the_place_of_the_newest_of_the_least_urgent() -> None
     async def scene() -> None:
         admission, end = Admission(3, Capacity(sequences=1)), asyncio.Event()
         who, order = caller("all"), []
-        waiting = [admission.admit(who, priority=priority) for priority in (9, 9, 0, 9)]
+        waiting = [admission.admit(who, "m", priority=priority) for priority in (9, 9, 0, 9)]
         tasks = [asyncio.create_task(hold(seat, end, order)) for seat in waiting]
         await settle()  # the first one is inside: it has begun, whatever its priority
         with pytest.raises(UnavailableError):
-            admission.check(who, priority=9)
-        admission.check(who, priority=1)
-        tasks.append(asyncio.create_task(hold(admission.admit(who, priority=1), end, order)))
+            admission.check(who, "m", priority=9)
+        admission.check(who, "m", priority=1)
+        tasks.append(asyncio.create_task(hold(admission.admit(who, "m", priority=1), end, order)))
         await settle()
         with pytest.raises(UnavailableError) as refused:
             await tasks[3]
@@ -82,15 +82,15 @@ def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
         admission, end = Admission(10, Capacity(sequences=1)), asyncio.Event()
         order: list[str] = []
         who = caller("a", concurrency=3)
-        first = asyncio.create_task(hold(admission.admit(who), end, order))
-        second = asyncio.create_task(hold(admission.admit(who), end, order))
+        first = asyncio.create_task(hold(admission.admit(who, "m"), end, order))
+        second = asyncio.create_task(hold(admission.admit(who, "m"), end, order))
         await settle()
         second.cancel()
         await settle()
         assert (admission.waiting, admission.admitted, who.limits.active) == (0, 1, 1)
         end.set()
         await first
-        assert admission.room.running == 0
+        assert admission.room("m").running == 0
 
     asyncio.run(scene())
 
@@ -100,13 +100,13 @@ def test_a_full_queue_turns_away_who_fills_it_for_one_who_does_not() -> None:
         admission, end = Admission(2, Capacity(sequences=1)), asyncio.Event()
         order: list[str] = []
         heavy = caller("heavy")
-        tasks = [asyncio.create_task(hold(admission.admit(heavy), end, order)) for _ in range(3)]
+        tasks = [asyncio.create_task(hold(admission.admit(heavy, "m"), end, order)) for _ in range(3)]
         await settle()
         with pytest.raises(UnavailableError) as refused:
-            admission.check(heavy)
+            admission.check(heavy, "m")
         assert (refused.value.status, refused.value.code) == (429, "queue_full")
         assert refused.value.retry_after and 1 <= refused.value.retry_after <= 60
-        light = asyncio.create_task(hold(admission.admit(caller("light")), end, order))
+        light = asyncio.create_task(hold(admission.admit(caller("light"), "m"), end, order))
         await settle()
         assert isinstance(tasks[2].exception(), UnavailableError)
         end.set()
@@ -120,13 +120,13 @@ def test_a_limit_of_the_key_is_told_with_the_time_to_wait() -> None:
     async def scene() -> None:
         admission = Admission(10)
         who = caller("bob", requests_per_minute=1)
-        async with admission.admit(who, prompt_tokens=5):
+        async with admission.admit(who, "m", prompt_tokens=5):
             pass
         refused = pytest.raises(UnavailableError, match="'bob' has used its 1 requests per minute")
         with refused as at_check:
-            admission.check(who)
+            admission.check(who, "m")
         with refused as at_entry:
-            await admission.admit(who).__aenter__()
+            await admission.admit(who, "m").__aenter__()
         for error in (at_check, at_entry):
             assert (error.value.code, error.value.retry_after) == ("rate_limit_exceeded", 60)
 
@@ -189,3 +189,25 @@ def test_another_cancellation_is_not_taken_for_the_deadline() -> None:
             await task
 
     asyncio.run(scene())
+
+
+def test_a_queue_before_one_model_holds_up_no_other() -> None:
+    async def run() -> None:
+        admission = Admission(max_queue=1, capacity=Capacity(1))
+        end, order = asyncio.Event(), list[str]()
+        who = caller("a")
+        tasks = []
+        for _ in range(2):
+            tasks.append(asyncio.create_task(hold(admission.admit(who, "busy"), end, order)))
+            await settle()
+        with pytest.raises(UnavailableError):
+            admission.check(who, "busy")
+        admission.check(who, "idle")
+        tasks.append(asyncio.create_task(hold(admission.admit(who, "idle"), end, order)))
+        await settle()
+        assert admission.room("idle").running == 1 and admission.room("busy").running == 1
+        end.set()
+        await asyncio.gather(*tasks)
+        assert admission.waiting == 0 and admission.admitted == 0
+
+    asyncio.run(run())

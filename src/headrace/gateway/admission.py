@@ -1,4 +1,4 @@
-"""Who is let in: each key's limits, a bounded and fair queue, a door that closes when the server drains."""
+"""Who is let in: limits of each key, a bounded and fair queue for each model, a door closed for a drain."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 
 from headrace.errors import RequestError
 from headrace.gateway.callers import Caller
@@ -45,16 +46,28 @@ class DrainRate:
         return self._latest
 
 
+class Room(WaitingRoom):
+    """The waiting room of one model: a queue before one model holds up no other."""
+
+    def __init__(self, max_queue: int, capacity: Capacity, engines: Callable[[], int]):
+        super().__init__(max_queue, capacity)
+        self.engines = engines
+        self.drain_rate = DrainRate()
+
+
 class Admission:
     """Lets requests in, at once or when it is their turn, and counts their sequences."""
 
     def __init__(self, max_queue: int, capacity: Capacity = UNBOUNDED):
+        """Of each model: sequences that may wait, and what each of its engines is given at a time."""
         self.max_queue = max_queue
+        self.capacity = capacity
+        self.workers: Callable[[str], int] = lambda model: 1
+        """How many engines a model has now."""
         self.draining = False
         self.admitted = 0
         """Sequences that wait or run."""
-        self.room = WaitingRoom(max_queue, capacity)
-        self.drain_rate = DrainRate()
+        self._rooms: dict[str, Room] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._seats: dict[Ticket, Seat] = {}
@@ -62,18 +75,27 @@ class Admission:
     @property
     def waiting(self) -> int:
         """Sequences without a first token."""
-        return self.room.total_waiting
+        return sum(room.total_waiting for room in self._rooms.values())
 
-    def check(self, caller: Caller, sequences: int = 1, priority: int = 0) -> None:
+    def room(self, model: str) -> Room:
+        """Where the model's requests wait."""
+        room = self._rooms.get(model)
+        if room is None:
+            room = self._rooms[model] = Room(self.max_queue, self.capacity, lambda: self.workers(model))
+        return room
+
+    def check(self, caller: Caller, model: str, sequences: int = 1, priority: int = 0) -> None:
         """Refuses at once what `admit` would refuse whatever its prompt is. Changes nothing."""
         self._check_open(sequences)
         self._check_limits(caller, 0)
-        if self.room.displaced_by(self._ticket(caller, sequences, priority=priority)) is None:
-            raise self._full(caller, sequences)
+        room = self._rooms.get(model)
+        if room is not None and room.displaced_by(self._ticket(caller, sequences, priority=priority)) is None:
+            raise self._full(room, caller, sequences)
 
     def admit(
         self,
         caller: Caller,
+        model: str,
         *,
         sequences: int = 1,
         prompt_tokens: int = 0,
@@ -81,7 +103,7 @@ class Admission:
         priority: int = 0,
         background: bool = False,
     ) -> Seat:
-        """A seat, to be entered with `async with`, which waits until it is the request's turn.
+        """A seat, to be entered with `async with`, which waits until it is the request's turn at the model.
 
         `prompt_tokens` are those of all prompts, `output_tokens` the most that all sequences may generate,
         `priority` orders one caller's requests, lower first. `background` requests run in the gaps that
@@ -90,7 +112,7 @@ class Admission:
         """
         self._check_open(sequences)
         ticket = self._ticket(caller, sequences, prompt_tokens, output_tokens, priority, background)
-        return Seat(self, caller, ticket)
+        return Seat(self, self.room(model), caller, ticket)
 
     @staticmethod
     def _ticket(
@@ -125,13 +147,14 @@ class Admission:
         if refusal is not None:
             raise _over_limit(caller, refusal)
 
-    def _full(self, caller: Caller, sequences: int) -> UnavailableError:
+    @staticmethod
+    def _full(room: Room, caller: Caller, sequences: int) -> UnavailableError:
         """The refusal of a request, with the time in which what its caller has waiting will be served."""
-        ahead = self.room.waiting[caller.name] + sequences
-        rate = self.drain_rate.per_second(time.monotonic()) * self.room.share(caller.name, caller.weight)
+        ahead = room.waiting[caller.name] + sequences
+        rate = room.drain_rate.per_second(time.monotonic()) * room.share(caller.name, caller.weight)
         seconds = min(_LONGEST_RETRY_SECONDS, max(1, math.ceil(ahead / rate)))
         return UnavailableError(
-            f"The server is busy: {self.waiting} requests are waiting. Retry in {seconds} s.",
+            f"The server is busy: {room.total_waiting} requests are waiting. Retry in {seconds} s.",
             status=429,
             code="queue_full",
             retry_after=seconds,
@@ -139,44 +162,44 @@ class Admission:
 
     def enter(self, seat: Seat) -> None:
         """Puts the seat's request into the queue, and lets in whose turn it is. Raises UnavailableError."""
-        caller, ticket = seat.caller, seat.ticket
+        room, caller, ticket = seat.room, seat.caller, seat.ticket
         if not ticket.background:
             self._check_limits(caller, ticket.prompt_tokens)
-        displaced = self.room.displaced_by(ticket)
+        displaced = room.displaced_by(ticket)
         if displaced is None:
-            raise self._full(caller, ticket.sequences)
+            raise self._full(room, caller, ticket.sequences)
         for other in displaced:
-            self._seats[other].displace(self._full(self._seats[other].caller, 0))
+            self._seats[other].displace(self._full(room, self._seats[other].caller, 0))
             self.leave(self._seats[other], served=False)
         if not ticket.background:
             caller.limits.enter(ticket.prompt_tokens, time.monotonic())
         self.admitted += ticket.sequences
         self._idle.clear()
         self._seats[ticket] = seat
-        self.room.arrive(ticket)
-        self._let_in()
+        room.arrive(ticket)
+        self._let_in(room)
 
-    def _let_in(self) -> None:
-        while (ticket := self.room.next()) is not None:
+    def _let_in(self, room: Room) -> None:
+        while (ticket := room.next()) is not None:
             self._seats[ticket].call()
 
-    def finished(self, ticket: Ticket) -> None:
+    def finished(self, seat: Seat) -> None:
         """One of the request's sequences has ended: its place is free for the next."""
-        self.room.finished(ticket)
-        self._let_in()
+        seat.room.finished(seat.ticket)
+        self._let_in(seat.room)
 
-    def first_token(self, ticket: Ticket) -> None:
+    def first_token(self, seat: Seat) -> None:
         """One of the request's sequences has its first token: the engine can be given the next prompt."""
-        self.room.first_token(ticket)
-        self.drain_rate.left(time.monotonic())
-        self._let_in()
+        seat.room.first_token(seat.ticket)
+        seat.room.drain_rate.left(time.monotonic())
+        self._let_in(seat.room)
 
     def leave(self, seat: Seat, *, served: bool, complete: bool = False) -> None:
         """The request has ended; `served` where the engine worked on it. Nothing where it left before."""
         ticket = seat.ticket
         if self._seats.pop(ticket, None) is None:
             return
-        self.room.leave(ticket, complete)
+        seat.room.leave(ticket, complete)
         if not ticket.background:
             if served:
                 seat.caller.limits.leave(time.monotonic() - seat.entered)
@@ -185,7 +208,7 @@ class Admission:
         self.admitted -= ticket.sequences
         if not self.admitted:
             self._idle.set()
-        self._let_in()
+        self._let_in(seat.room)
 
     async def idle(self, timeout: float) -> bool:
         """Waits until nothing is admitted; False where that took longer than `timeout` seconds."""
@@ -199,8 +222,9 @@ class Admission:
 class Seat:
     """The place of one request, from the queue to its end; given back when the block ends."""
 
-    def __init__(self, admission: Admission, caller: Caller, ticket: Ticket):
+    def __init__(self, admission: Admission, room: Room, caller: Caller, ticket: Ticket):
         self._admission = admission
+        self.room = room
         self.caller = caller
         self.ticket = ticket
         self.entered = 0.0
@@ -233,7 +257,7 @@ class Seat:
 
     def first_token(self) -> None:
         """One of the request's sequences has its first token."""
-        self._admission.first_token(self.ticket)
+        self._admission.first_token(self)
 
     def generated(self, tokens: int) -> None:
         """So many tokens were computed."""
@@ -242,7 +266,7 @@ class Seat:
 
     def finished(self) -> None:
         """One of the request's sequences has ended, though its client may have more to read."""
-        self._admission.finished(self.ticket)
+        self._admission.finished(self)
 
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._admission.leave(self, served=True, complete=kind is None)

@@ -88,10 +88,10 @@ class Catalogue:
         """Every model that is loaded."""
         return [resident for resident in self._residents.values() if resident.served is not None]
 
-    @property
-    def workers(self) -> int:
-        """Those of all loaded models that take requests now."""
-        return sum(r.fleet.workers for r in self._residents.values() if r.fleet is not None)
+    def workers(self, name: str) -> int:
+        """Those of a model that take requests now."""
+        resident = self._residents.get(name)
+        return resident.fleet.workers if resident is not None and resident.fleet is not None else 0
 
     async def details(self, file: LocalFile) -> ModelDetails:
         """What the file says of itself; read on a thread, once. Raises HeadraceError for a broken file."""

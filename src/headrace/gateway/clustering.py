@@ -55,11 +55,10 @@ def scaled_cluster(
     admission: Admission,
     tell: Callable[[str], None],
 ) -> Cluster:
-    """Follows what is asked of each model; requests that no fleet has yet count as others are shared out."""
+    """Follows what is asked of each model, those requests included that wait for their turn."""
 
     def load(model: str) -> int:
         fleets = {r.name: r.fleet.load for r in catalogue.residents() if r.fleet is not None}
-        total, own = sum(fleets.values()), fleets.get(model, 0)
-        return own + (admission.room.held * own // total if total else 0)
+        return fleets.get(model, 0) + admission.room(model).held
 
     return Cluster(plan, settings, load, tell)

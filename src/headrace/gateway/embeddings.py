@@ -74,13 +74,13 @@ async def embed(
     caller.check_model(name)
     background = bool(scope.get("headrace.background"))
     if not background:
-        admission.check(caller, len(inputs))
+        admission.check(caller, name, len(inputs))
     async with gateway.use(name) as model:
         fields = [f"input[{i}]" if len(inputs) > 1 else "input" for i in range(len(inputs))]
         prompts = [await encode_prompt(model, one, field) for one, field in zip(inputs, fields, strict=True)]
         tokens = sum(map(len, prompts))
         async with admission.admit(
-            caller, sequences=len(inputs), prompt_tokens=tokens, background=background
+            caller, model.name, sequences=len(inputs), prompt_tokens=tokens, background=background
         ) as seat:
 
             async def one(prompt: list[int]) -> list[float]:

@@ -124,12 +124,13 @@ class GenerateEndpoint(Generic[Body]):
             count = sequences(asked)
             background = bool(scope.get("headrace.background"))
             if not background:
-                self.gateway.admission.check(caller, count, asked.priority)
+                self.gateway.admission.check(caller, model.name, count, asked.priority)
             record.id = self.dialect.id_prefix + secrets.token_hex(12)
             record.model, record.asked = model.name, asked
             prepared = await prepare(record.id, model, asked)
             seat = self.gateway.admission.admit(
                 caller,
+                model.name,
                 sequences=count,
                 prompt_tokens=sum(map(len, prepared.prompts)),
                 output_tokens=sum(submit.max_tokens for submit in prepared.submits),

@@ -138,6 +138,7 @@ class _PrefixApi:
     def _admit(self, scope: Scope, request: Request, prompts: Sequence[Sequence[int]]) -> Seat:
         return self._gateway.admission.admit(
             self._gateway.callers.identify(scope),
+            request.model,
             sequences=len(prompts),
             prompt_tokens=sum(map(len, prompts)),
             output_tokens=len(prompts),

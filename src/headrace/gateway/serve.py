@@ -166,7 +166,7 @@ async def _serve(
             expose_prefixes=settings.expose_prefixes,
         )
         gateway.catalogue = catalogue
-        admission.room.engines = lambda: catalogue.workers
+        admission.workers = catalogue.workers
         gateway.batches = Batches(
             settings.data_dir or home() / "data",
             batch_endpoints(gateway),
