@@ -102,17 +102,19 @@ class Admission:
         output_tokens: int = 0,
         priority: int = 0,
         background: bool = False,
+        counted: bool = True,
     ) -> Seat:
         """A seat, to be entered with `async with`, which waits until it is the request's turn at the model.
 
         `prompt_tokens` are those of all prompts, `output_tokens` the most that all sequences may generate,
         `priority` orders one caller's requests, lower first. `background` requests run in the gaps that
-        others leave. Entering raises UnavailableError: 503 while draining; 429 where the caller is at a
-        limit or the queue is full, and later where one comes that is more urgent or fills less of the queue.
+        others leave; like those that are not `counted`, they do not count for the caller's limits. Entering
+        raises UnavailableError: 503 while draining; 429 where the caller is at a limit or the queue is full,
+        and later where one comes that is more urgent or fills less of the queue.
         """
         self._check_open(sequences)
         ticket = self._ticket(caller, sequences, prompt_tokens, output_tokens, priority, background)
-        return Seat(self, self.room(model), caller, ticket)
+        return Seat(self, self.room(model), caller, ticket, counted=counted and not background)
 
     @staticmethod
     def _ticket(
@@ -163,7 +165,7 @@ class Admission:
     def enter(self, seat: Seat) -> None:
         """Puts the seat's request into the queue, and lets in whose turn it is. Raises UnavailableError."""
         room, caller, ticket = seat.room, seat.caller, seat.ticket
-        if not ticket.background:
+        if seat.counted:
             self._check_limits(caller, ticket.prompt_tokens)
         displaced = room.displaced_by(ticket)
         if displaced is None:
@@ -171,7 +173,7 @@ class Admission:
         for other in displaced:
             self._seats[other].displace(self._full(room, self._seats[other].caller, 0))
             self.leave(self._seats[other], served=False)
-        if not ticket.background:
+        if seat.counted:
             caller.limits.enter(ticket.prompt_tokens, time.monotonic())
         self.admitted += ticket.sequences
         self._idle.clear()
@@ -200,7 +202,7 @@ class Admission:
         if self._seats.pop(ticket, None) is None:
             return
         seat.room.leave(ticket, complete)
-        if not ticket.background:
+        if seat.counted:
             if served:
                 seat.caller.limits.leave(time.monotonic() - seat.entered)
             else:
@@ -222,8 +224,10 @@ class Admission:
 class Seat:
     """The place of one request, from the queue to its end; given back when the block ends."""
 
-    def __init__(self, admission: Admission, room: Room, caller: Caller, ticket: Ticket):
+    def __init__(self, admission: Admission, room: Room, caller: Caller, ticket: Ticket, *, counted: bool):
         self._admission = admission
+        self.counted = counted
+        """Whether it counts for the caller's limits."""
         self.room = room
         self.caller = caller
         self.ticket = ticket

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headrace.backends.sampling import SamplingParams
 from headrace.errors import RequestError
+from headrace.gateway.openai.answers import Usage
 from headrace.models.answer import AnswerParser, AnswerPart, CallArguments, CallStart, Reasoning, Text
 from headrace.worker.messages import TokenEvent
+
+Piece = tuple[int, Sequence[AnswerPart], TokenEvent, str | None]
+"""What has come of an answer: the sequence, its new parts, the event that brought them, and why it ended.
+
+The reason comes with a sequence's last piece: stop, length, tool_calls, content_filter, cancelled.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,49 @@ class AnswerHead:
     prompts: Sequence[Sequence[int]]
     """The tokens of each prompt; sequence i answers prompt i // choices."""
     choices: int
+
+
+class Answering(Protocol):
+    """An answer as it comes, piece by piece, until all its sequences have ended."""
+
+    def __aiter__(self) -> Answering: ...
+
+    async def __anext__(self) -> Piece: ...
+
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        ...
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from the request's arrival to the first token of any sequence; None before that."""
+        ...
+
+    @property
+    def finish_reasons(self) -> Sequence[str]:
+        """Of the sequences that have ended, in that order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A request that runs: what its answer is written from."""
+
+    head: AnswerHead
+    run: Answering
+    sampling: SamplingParams
+    """How tokens are chosen."""
+    token_bytes: Callable[[int], bytes]
+    """What one token stands for."""
+    texts: Sequence[str] = ()
+    """The prompts as text, where the answer begins with them."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """What is told of it before its body."""
+
+    @property
+    def sequences(self) -> int:
+        """How many there are."""
+        return len(self.head.prompts) * self.head.choices
 
 
 @dataclass(slots=True)
@@ -48,11 +99,15 @@ class Answer:
     stop_string: str = ""
     """The stop string that ended it, if one did."""
     events: list[TokenEvent] = field(default_factory=list)
+    parts: list[Sequence[AnswerPart]] = field(default_factory=list)
+    """What each of the events brought."""
     first_at: float = 0.0
     """When its first token came, on time.monotonic's clock."""
 
-    def add(self, parts: Sequence[AnswerPart]) -> None:
+    def add(self, parts: Sequence[AnswerPart], event: TokenEvent) -> None:
         """Append what has come."""
+        self.events.append(event)
+        self.parts.append(parts)
         for part in parts:
             match part:
                 case Text(text=text):

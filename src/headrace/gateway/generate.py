@@ -5,44 +5,25 @@ What is special to a dialect (its bodies, its answers, its errors) is in a Diale
 
 from __future__ import annotations
 
-import secrets
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from headrace.errors import HeadraceError, RequestError
-from headrace.gateway.answering import AnswerHead, Renderer
+from headrace.gateway.answering import Renderer, Running
 from headrace.gateway.body import CLIENT_GONE, ClientGoneError, decode, read_body
 from headrace.gateway.connection import send_error, send_json, while_connected
 from headrace.gateway.deadline import Deadline, asked_timeout
 from headrace.gateway.errors import error_json, internal, unavailable
-from headrace.gateway.openai.answers import Usage
+from headrace.gateway.local_answer import Asking, local_answer
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest, refuse_unserved
-from headrace.gateway.prefix_access import asks_to_explain, explain_all
-from headrace.gateway.prepare import Prepared, prepare, sequences
 from headrace.gateway.request_log import RequestRecord
-from headrace.gateway.run import Run
-from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.gateway.stream import Stream, whole_answers
 
 Body = TypeVar("Body")
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A request that runs: what its answer is written from."""
-
-    head: AnswerHead
-    model: ServedModel
-    prepared: Prepared
-    usage: Callable[[], Usage]
-    """Tokens so far."""
 
 
 class Dialect(ABC, Generic[Body]):
@@ -115,42 +96,12 @@ class GenerateEndpoint(Generic[Body]):
             await send_json(send, 200, answer)
             return 200
         asked.priority = caller.priority(asked.priority or 0)
+        asking = Asking(scope, caller, record, asked, self.dialect.id_prefix, self.dialect.keep_alive(body))
         deadline = Deadline(asked_timeout(scope, self.gateway.request_timeout))
-        async with (
-            while_connected(receive),
-            deadline,
-            self.gateway.use(asked.model, self.dialect.keep_alive(body)) as model,
-        ):
-            count = sequences(asked)
-            background = bool(scope.get("headrace.background"))
-            if not background:
-                self.gateway.admission.check(caller, model.name, count, asked.priority)
-            record.id = self.dialect.id_prefix + secrets.token_hex(12)
-            record.model, record.asked = model.name, asked
-            prepared = await prepare(record.id, model, asked)
-            seat = self.gateway.admission.admit(
-                caller,
-                model.name,
-                sequences=count,
-                prompt_tokens=sum(map(len, prepared.prompts)),
-                output_tokens=sum(submit.max_tokens for submit in prepared.submits),
-                priority=asked.priority,
-                background=background,
-            )
-            async with seat:
-                record.queue_seconds = seat.queue_seconds
-                choices = asked.n or 1
-                run = record.run = Run(
-                    model, prepared.submits, choices, seat, self.gateway.metrics, record.arrived
-                )
-                if asks_to_explain(scope):
-                    run.prefix = await explain_all(self.gateway, scope, model, asked, prepared.prompts)
-                head = AnswerHead(
-                    record.id, int(time.time()), model.name, model.fingerprint, prepared.prompts, choices
-                )
-                renderer = self.dialect.renderer(body, Running(head, model, prepared, run.usage))
-                if asked.stream:
-                    return await Stream(run, prepared.parser, count, renderer, deadline, send).send_all()
-                answers = await whole_answers(run, prepared.parser, count)
-                await send_json(send, 200, renderer.whole(answers))
-                return 200
+        async with while_connected(receive), deadline, local_answer(self.gateway, asking) as running:
+            renderer = self.dialect.renderer(body, running)
+            if asked.stream:
+                return await Stream(running, renderer, deadline, send).send_all()
+            answers = await whole_answers(running.run, running.sequences)
+            await send_json(send, 200, renderer.whole(answers), [*running.headers])
+            return 200

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
 from headrace.gateway.admission import Seat
+from headrace.gateway.answering import PartsOf, Piece
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.openai.answers import PromptTokensDetails, Usage
 from headrace.gateway.prefix_report import PrefixReport
 from headrace.gateway.served import EventStream, ServedModel
+from headrace.models.answer import AnswerParser
 from headrace.worker.messages import Submit, TokenEvent
 
 
@@ -35,12 +37,13 @@ class Run:
         self,
         model: ServedModel,
         submits: Sequence[Submit],
+        parser: Callable[[], AnswerParser],
         choices: int,
         seat: Seat,
         metrics: Metrics,
         arrived: float,
     ):
-        """`submits` has `choices` neighbours for each prompt."""
+        """`submits` has `choices` neighbours for each prompt; `parser` takes one sequence's answer apart."""
         self._model = model
         self._submits = submits
         self._choices = choices
@@ -48,6 +51,7 @@ class Run:
         self._metrics = metrics
         self._arrived = arrived
         self._progress = [_Progress() for _ in submits]
+        self._parts_of = [PartsOf(parser()) for _ in submits]
         self._one: AsyncIterator[TokenEvent] | None = None
         """The only sequence's events, on which most requests wait, so that nothing else stands between."""
         self._several: AsyncIterator[tuple[int, TokenEvent]] | None = None
@@ -79,15 +83,16 @@ class Run:
     def __aiter__(self) -> Run:
         return self
 
-    async def __anext__(self) -> tuple[int, TokenEvent]:
-        """(sequence, event) as they come, each sequence up to its end, once it is started."""
+    async def __anext__(self) -> Piece:
+        """Pieces as they come, each sequence up to its end, once it is started."""
         if self._one is not None:
             index, event = 0, await self._one.__anext__()
         else:
             assert self._several is not None
             index, event = await self._several.__anext__()
         self._count(self._progress[index], event)
-        return index, event
+        parts, reason = self._parts_of[index].take(event)
+        return index, parts, event, reason
 
     def _count(self, progress: _Progress, event: TokenEvent) -> None:
         now = time.monotonic()

@@ -1,49 +1,33 @@
-"""A run's answer on its way to the client: whole, or event by event."""
+"""An answer on its way to the client: whole, or piece by piece."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from starlette.types import Send
 
-from headrace.gateway.answering import Answer, PartsOf, Renderer
+from headrace.gateway.answering import Answer, Answering, Renderer, Running
 from headrace.gateway.deadline import Deadline
 from headrace.gateway.errors import as_request_error
-from headrace.gateway.run import Run
-from headrace.models.answer import AnswerParser
 
 
-async def whole_answers(run: Run, parser: Callable[[], AnswerParser], sequences: int) -> list[Answer]:
+async def whole_answers(run: Answering, sequences: int) -> list[Answer]:
     """The answers of all sequences, once they have ended."""
     answers = [Answer() for _ in range(sequences)]
-    parts_of = [PartsOf(parser()) for _ in range(sequences)]
-    async with run.started():
-        async for index, event in run:
-            answer = answers[index]
-            parts, reason = parts_of[index].take(event)
-            answer.first_at = answer.first_at or time.monotonic()
-            answer.add(parts)
-            answer.events.append(event)
-            answer.finish_reason = reason or answer.finish_reason
-            answer.stop_string = event.stop_string
+    async for index, parts, event, reason in run:
+        answer = answers[index]
+        answer.first_at = answer.first_at or time.monotonic()
+        answer.add(parts, event)
+        answer.finish_reason = reason or answer.finish_reason
+        answer.stop_string = event.stop_string
     return answers
 
 
 class Stream:
-    """Sends a run's events as they come, in the renderer's words."""
+    """Sends an answer's pieces as they come, in the renderer's words."""
 
-    def __init__(
-        self,
-        run: Run,
-        parser: Callable[[], AnswerParser],
-        sequences: int,
-        renderer: Renderer,
-        deadline: Deadline,
-        send: Send,
-    ):
-        self._run = run
-        self._parts_of = [PartsOf(parser()) for _ in range(sequences)]
+    def __init__(self, running: Running, renderer: Renderer, deadline: Deadline, send: Send):
+        self._running = running
         self._renderer = renderer
         self._deadline = deadline
         self._send = send
@@ -57,9 +41,8 @@ class Stream:
         began = False
         try:
             # Within the stream the deadline raises here, so that the client can be told in it.
-            async with self._deadline, self._run.started():
-                async for index, event in self._run:
-                    parts, reason = self._parts_of[index].take(event)
+            async with self._deadline:
+                async for index, parts, event, reason in self._running.run:
                     data = self._renderer.piece(index, parts, event, reason)
                     if not began:
                         began = True
@@ -80,5 +63,6 @@ class Stream:
             (b"content-type", self._renderer.content_type),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),  # else nginx holds chunks back
+            *self._running.headers,
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})

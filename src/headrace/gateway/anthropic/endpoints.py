@@ -6,13 +6,13 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from headrace.errors import RequestError
-from headrace.gateway.answering import Renderer
+from headrace.gateway.answering import Renderer, Running
 from headrace.gateway.anthropic.answers import TokenCount
 from headrace.gateway.anthropic.errors import error_json
 from headrace.gateway.anthropic.renderer import MessageRenderer
 from headrace.gateway.anthropic.requests import CountRequest, MessagesRequest
 from headrace.gateway.anthropic.translate import chat_request
-from headrace.gateway.generate import Dialect, GenerateEndpoint, Running
+from headrace.gateway.generate import Dialect, GenerateEndpoint
 from headrace.gateway.json_endpoint import JsonEndpoint
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.prompts import offered_tools, render_messages
@@ -29,7 +29,7 @@ class MessagesDialect(Dialect[MessagesRequest]):
         return chat_request(body)
 
     def renderer(self, body: MessagesRequest, running: Running) -> Renderer:
-        return MessageRenderer(running.head, body.max_tokens, running.usage)
+        return MessageRenderer(running.head, body.max_tokens, running.run.usage)
 
     def error(self, error: RequestError) -> bytes:
         return error_json(error)

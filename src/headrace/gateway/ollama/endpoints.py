@@ -8,8 +8,8 @@ from typing import TypeVar
 from starlette.routing import Route
 
 from headrace.errors import RequestError
-from headrace.gateway.answering import Renderer
-from headrace.gateway.generate import Dialect, GenerateEndpoint, Running
+from headrace.gateway.answering import Renderer, Running
+from headrace.gateway.generate import Dialect, GenerateEndpoint
 from headrace.gateway.ollama import requests
 from headrace.gateway.ollama.answers import OllamaRenderer, error_json, without_text
 from headrace.gateway.ollama.durations import seconds
@@ -43,8 +43,8 @@ class OllamaDialect(Dialect[Asked]):
             body.model,
             chats=self.chats,
             arrived=body.arrived,
-            usage=running.usage,
-            token_bytes=running.model.prompter.token_bytes if body.logprobs else None,
+            usage=running.run.usage,
+            token_bytes=running.token_bytes if body.logprobs else None,
         )
 
     def error(self, error: RequestError) -> bytes:

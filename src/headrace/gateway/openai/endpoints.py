@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.gateway.answering import Renderer
-from headrace.gateway.generate import Dialect, Running
+from headrace.gateway.answering import Renderer, Running
+from headrace.gateway.generate import Dialect
 from headrace.gateway.openai.chat import ChatRenderer
 from headrace.gateway.openai.completion import CompletionRenderer
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
@@ -19,7 +19,7 @@ class ChatDialect(Dialect[ChatRequest]):
         return body
 
     def renderer(self, body: ChatRequest, running: Running) -> Renderer:
-        return ChatRenderer(running.head, body, running.usage, running.model.prompter.token_bytes)
+        return ChatRenderer(running.head, body, running.run.usage, running.token_bytes)
 
 
 class CompletionDialect(Dialect[CompletionRequest]):
@@ -32,6 +32,4 @@ class CompletionDialect(Dialect[CompletionRequest]):
         return body
 
     def renderer(self, body: CompletionRequest, running: Running) -> Renderer:
-        return CompletionRenderer(
-            running.head, body, running.usage, running.model.prompter.token_bytes, running.prepared.texts
-        )
+        return CompletionRenderer(running.head, body, running.run.usage, running.token_bytes, running.texts)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from headrace.errors import RequestError
-from headrace.gateway.answering import Renderer
+from headrace.gateway.answering import Renderer, Running
 from headrace.gateway.errors import error_json
 from headrace.gateway.field_names import in_own_names
-from headrace.gateway.generate import Dialect, GenerateEndpoint, Running
+from headrace.gateway.generate import Dialect, GenerateEndpoint
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.responses.renderer import ResponseRenderer
 from headrace.gateway.responses.requests import ResponsesRequest
@@ -26,9 +26,7 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
         return chat_request(body)
 
     def renderer(self, body: ResponsesRequest, running: Running) -> Renderer:
-        return ResponseRenderer(
-            running.head, body, running.prepared.submits[0].sampling, running.prepared.parser, running.usage
-        )
+        return ResponseRenderer(running.head, body, running.sampling, running.run.usage)
 
     def error(self, error: RequestError) -> bytes:
         return error_json(in_own_names(error, NAMES))

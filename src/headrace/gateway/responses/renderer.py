@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import RequestError
-from headrace.gateway.answering import Answer, AnswerHead, PartsOf
+from headrace.gateway.answering import Answer, AnswerHead
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.responses.answers import (
     Event,
@@ -20,7 +20,7 @@ from headrace.gateway.responses.answers import (
 )
 from headrace.gateway.responses.items import Items
 from headrace.gateway.responses.requests import Format, Reasoning, ResponsesRequest
-from headrace.models.answer import AnswerParser, AnswerPart
+from headrace.models.answer import AnswerPart
 from headrace.models.answer import Reasoning as ReasoningPart
 from headrace.worker.messages import TokenEvent
 
@@ -35,12 +35,9 @@ class ResponseRenderer:
         head: AnswerHead,
         body: ResponsesRequest,
         sampling: SamplingParams,
-        parser: Callable[[], AnswerParser],
         usage: Callable[[], Usage],
     ):
-        """`parser` takes a whole answer's events apart again, for the order of its parts."""
         self._usage = usage
-        self._parser = parser
         self._events: list[bytes] = []
         self._number = 0
         self._reasoning_tokens = 0
@@ -50,9 +47,8 @@ class ResponseRenderer:
 
     def whole(self, answers: Sequence[Answer]) -> bytes:
         (answer,) = answers
-        parts_of = PartsOf(self._parser())
-        for event in answer.events:
-            self._take(parts_of.take(event)[0], event)
+        for parts, event in zip(answer.parts, answer.events, strict=True):
+            self._take(parts, event)
         self._finish(answer.finish_reason)
         return encode(self._settled())
 
