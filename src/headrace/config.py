@@ -18,8 +18,11 @@ from click.core import ParameterSource
 
 from headrace.errors import ConfigError
 from headrace.option_types import FiniteNumber, WholeNumber
+from headrace.routing.tables import FleetTables, read_tables
 
 FILE = "headrace.toml"
+_TABLES = ("models", "policies", "budgets", "routing")
+"""Of the file: what is no setting but a list of things with names."""
 _OTHER_VARIABLES = ("HEADRACE_API_KEY", "HEADRACE_CONFIG", "HEADRACE_HOME", "HEADRACE_ISA", "HEADRACE_URL")
 """Variables that are read besides those of SETTINGS."""
 MAX_THREADS = 1024
@@ -243,9 +246,23 @@ def read_file(path: Path | None) -> dict[str, str]:
     Values come as text, to be checked as a flag's or a variable's would be. Raises ConfigError that names the
     key and what was expected.
     """
+    file, content = _content(path)
+    return _checked({key: value for key, value in content.items() if key not in _TABLES}, file)
+
+
+def read_fleet(path: Path | None) -> FleetTables:
+    """The tables of the same file: models and their prices, policies, budgets, routing.
+
+    Raises ConfigError that names the table, the key and what was expected.
+    """
+    file, content = _content(path)
+    return read_tables({key: content[key] for key in _TABLES if key in content}, file)
+
+
+def _content(path: Path | None) -> tuple[Path, Mapping[str, object]]:
     file = path or Path(FILE)
     if path is None and not file.is_file():
-        return {}
+        return file, {}
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -256,7 +273,7 @@ def read_file(path: Path | None) -> dict[str, str]:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
-    return _checked(content, file)
+    return file, content
 
 
 def unknown_variables(environment: Iterable[str]) -> str | None:
@@ -276,7 +293,10 @@ def _checked(content: Mapping[str, object], file: Path) -> dict[str, str]:
         name = key.replace("-", "_")
         if name not in SETTINGS:
             known = ", ".join(sorted(known.replace("_", "-") for known in SETTINGS))
-            raise ConfigError(f"{file}: there is no setting '{key}'; there are {known}")
+            tables = ", ".join(f"[{table}]" for table in _TABLES)
+            raise ConfigError(
+                f"{file}: there is no setting '{key}'; there are {known}, and the tables {tables}"
+            )
         if not isinstance(value, (str, int, float)):
             raise ConfigError(f"{file}: '{key}' must be one text, number, true or false, not {value!r:.100}")
         values[name] = str(value)
