@@ -97,3 +97,20 @@ def test_a_begun_stream_goes_on_where_its_bits_are_the_same(synthetic_model: Pat
         await stream.aclose()
 
     on_two(synthetic_model, test)
+
+
+def test_the_first_token_is_foreseen_sooner_where_the_prefix_is_cached_and_later_behind_others(
+    synthetic_model: Path,
+) -> None:
+    async def test(fleet: Fleet) -> None:
+        known = prompt(1, 800)
+        await ask(fleet, "first", known)
+        fresh, cached = fleet.first_token_in(len(known)), fleet.first_token_in(known)
+        assert fresh is not None and cached is not None and cached < 0.5 * fresh
+        waiting = [asyncio.create_task(ask(fleet, f"r{i}", prompt(9 + i, 1000))) for i in range(6)]
+        await asyncio.sleep(0)
+        later = fleet.first_token_in(known)
+        assert later is not None and later > cached
+        await asyncio.gather(*waiting)
+
+    on_two(synthetic_model, test)

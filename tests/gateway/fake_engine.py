@@ -105,6 +105,9 @@ class FakeEngine:
         """The first token, and how many there are."""
         return [float(prompt[0]), float(len(prompt))]
 
+    def first_token_in(self, prompt: Sequence[int] | int, salt: str = "") -> float | None:
+        return 0.01
+
     async def stats(self) -> dict[str, EngineStats]:
         return {"worker-0": EngineStats(*range(len(EngineStats._fields)))}
 

@@ -82,6 +82,11 @@ class Dispatcher:
             placement = Placement(replicas[chosen.replica])
         return placement
 
+    def first_token_in(self, ask: Ask, ready: Iterable[Replica]) -> float | None:
+        """Predicted seconds to the first token of a request that came now; None where no replica is ready."""
+        names = [replica.name for replica in ready if replica.role != "prefill"]
+        return self._balancer.choose(ask, names, self._clock()).ttft if names else None
+
     def began(self, request_id: str) -> None:
         """The request has its first token, or the handoff's prompt is computed."""
         self._balancer.first_token(request_id, self._clock())
@@ -133,8 +138,12 @@ def _ask(stream: Stream, *, needs_digests: bool) -> Ask:
     asked, tokens = stream.message, stream.tokens
     if not needs_digests or not asked.use_prefix_cache or asked.prompt_logprobs >= 0:
         return Ask(len(tokens))
-    root = root_digest(PrefixNamespace(stream.model, asked.adapter, asked.salt))
-    return Ask(len(tokens), list(chain(root, tokens)))
+    return ask_of(tokens, PrefixNamespace(stream.model, asked.adapter, asked.salt))
+
+
+def ask_of(tokens: Sequence[int], namespace: PrefixNamespace) -> Ask:
+    """What the balancer is told of a prompt that may use the prefix cache."""
+    return Ask(len(tokens), list(chain(root_digest(namespace), tokens)))
 
 
 def _may_hand_over(prefiller: Replica, replica: Replica) -> bool:

@@ -11,10 +11,12 @@ from types import TracebackType
 
 import msgspec
 
+from headrace.engine.request import PrefixNamespace
 from headrace.engine.stats import EngineStats
 from headrace.errors import RequestError, WorkerDiedError, WorkerUnavailableError
+from headrace.fleet.balance import Ask
 from headrace.fleet.channel import Channel
-from headrace.fleet.dispatch import Dispatcher
+from headrace.fleet.dispatch import Dispatcher, ask_of
 from headrace.fleet.joined import JoinedReplica
 from headrace.fleet.local import LocalReplica
 from headrace.fleet.planner import Limits
@@ -151,6 +153,18 @@ class Fleet:
     def workers(self) -> int:
         """Those that take requests now."""
         return sum(1 for _ in self._ready())
+
+    def first_token_in(self, prompt: Sequence[int] | int, salt: str = "") -> float | None:
+        """Predicted seconds to the first token, were a request with this prompt submitted now.
+
+        Of a prompt that is known by its length alone, nothing is expected to be cached. None where no worker
+        is ready.
+        """
+        if isinstance(prompt, int):
+            ask = Ask(max(1, prompt))
+        else:
+            ask = ask_of(prompt, PrefixNamespace(self.facts.model, "", salt))
+        return self._dispatcher.first_token_in(ask, self._ready())
 
     def submit(self, message: Submit) -> Stream:
         """Hands the request to a replica, or keeps it until one is ready; its id must be new.

@@ -45,6 +45,13 @@ class Engine(Protocol):
         """Begins a request. The call or the stream raises a HeadraceError where it cannot run or complete."""
         ...
 
+    def first_token_in(self, prompt: Sequence[int] | int, salt: str = "") -> float | None:
+        """Predicted seconds to the first token, were a prompt of these or so many tokens submitted now.
+
+        None where no worker is ready.
+        """
+        ...
+
     async def embed(self, prompt: list[int]) -> list[float]:
         """The prompt's vector. Raises a HeadraceError where the model has none to give."""
         ...
