@@ -1,0 +1,187 @@
+"""What a server's routing keeps on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.routing import database
+from headrace.routing.ledger import Reservation
+from headrace.routing.store import Store
+from routing.answers import NOON, decision, score
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(database.read_only(path)) as reading:
+        return reading.execute(query).fetchall()
+
+
+def test_what_was_decided_and_scored_is_there_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "routing.sqlite"
+    made = decision(1, quality=None, first_token=None, hedged=True, status="cancelled")
+    with Store(path) as store:
+        store.decided(made)
+        store.scored(score(1))
+        store.scored(score(1, model="large", score=0.5))
+        assert store.decision("answer-1") == made
+        assert store.decision("answer-2") is None
+    with Store(path) as store:
+        assert store.decision("answer-1") == made
+        assert store.scores(10) == [score(1), score(1, model="large", score=0.5)]
+        assert store.scores(1) == [score(1, model="large", score=0.5)]
+
+
+def test_it_is_written_while_the_server_runs(tmp_path: Path) -> None:
+    path = tmp_path / "routing.sqlite"
+    with Store(path) as store:
+        for number in range(500):
+            store.decided(decision(number))
+        until = time.monotonic() + 10
+        while rows(path, "SELECT count(*) FROM decisions") != [(500,)]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def test_a_second_score_of_one_source_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    with Store(tmp_path / "routing.sqlite") as store:
+        for value in (0.0, 1.0):
+            store.scored(score(source="feedback", score=value))
+        store.scored(score(source="shadow", score=0.25))
+        store.flush()
+        assert [(each.source, each.score) for each in store.scores(10)] == [
+            ("feedback", 1.0),
+            ("shadow", 0.25),
+        ]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_prompts_are_kept_only_where_that_is_wanted(tmp_path: Path, keeps: bool) -> None:
+    path = tmp_path / "routing.sqlite"
+    with Store(path, keep_prompts=keeps) as store:
+        store.keep_prompt("answer-1", "Why is the sky blue?", NOON)
+    expected = [("answer-1", "Why is the sky blue?")] if keeps else []
+    assert rows(path, "SELECT answer, prompt FROM prompts") == expected
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "routing.sqlite"
+    with Store(path) as store:
+        store.decided(decision())
+        store.flush()
+        assert {oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()} == {"0o600"}
+
+
+def test_too_many_answers_are_forgotten_the_oldest_first(tmp_path: Path) -> None:
+    path = tmp_path / "routing.sqlite"
+    with Store(path, most_rows=100, keep_prompts=True) as store:
+        for number in range(1000):
+            store.decided(decision(number))
+            store.scored(score(number))
+            store.keep_prompt(f"answer-{number}", "What?", NOON + number)
+    for table in ("decisions", "scores", "prompts"):
+        (kept,) = rows(path, f"SELECT count(*), min(time), max(time) FROM {table}")
+        assert kept == (100, NOON + 900, NOON + 999)
+
+
+def test_old_answers_are_forgotten_but_not_what_was_spent(tmp_path: Path) -> None:
+    path = tmp_path / "routing.sqlite"
+    with Store(path, most_days=90) as store:
+        store.ledger.reserve(Reservation("a", 0, "alice", 20_000, 5))
+        for number in range(500):
+            store.decided(decision(number))
+        store.flush()
+        for number in range(500, 520):
+            store.decided(decision(number, time=NOON + 91 * 86400))
+            store.flush()
+    assert rows(path, "SELECT count(*), min(time) FROM decisions") == [(20, NOON + 91 * 86400)]
+    assert rows(path, "SELECT * FROM key_spend") == [(20_000, "alice", 5)]
+
+
+def test_what_cannot_be_written_now_is_written_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "routing.sqlite"
+    with Store(path) as store:
+        with closing(database.connect(path)) as other:
+            other.execute("ALTER TABLE decisions RENAME TO away")
+            store.decided(decision(1))
+            store.flush()
+            assert "cannot be written: no such table: decisions" in caplog.text
+            assert store.decision("answer-1") == decision(1)
+            other.execute("ALTER TABLE away RENAME TO decisions")
+        store.flush()
+        assert rows(path, "SELECT answer FROM decisions") == [("answer-1",)]
+
+
+def test_what_a_killed_server_had_reserved_counts_as_spent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "routing.sqlite"
+    code = (
+        "import sys, os, signal, pathlib; from headrace.routing.store import Store;"
+        "from headrace.routing.ledger import Reservation;"
+        "store = Store(pathlib.Path(sys.argv[1]));"
+        "store.ledger.reserve(Reservation('a', 0, 'alice', 20_000, 1_500_000_000));"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -signal.SIGKILL
+    with Store(path) as store, Store(path):
+        assert "a server that ended left 1 answers open; up to 1.50 are counted as spent" in caplog.text
+        assert store.ledger.spent(20_000, "alice").key == 1_500_000_000
+        store.ledger.reserve(Reservation("b", 0, "alice", 20_000, 5))
+        with Store(path):
+            assert rows(path, "SELECT request FROM reservations") == [("b",)]
+
+
+def test_a_log_that_has_grown_long_is_moved_into_the_database(tmp_path: Path) -> None:
+    path = tmp_path / "routing.sqlite"
+    log = path.with_name("routing.sqlite-wal")
+    with Store(path) as store:
+        for number in range(3000):
+            made = Reservation(str(number), 0, "alice", 20_000, 5)
+            store.ledger.reserve(made)
+            store.ledger.settle(made, 5)
+            if number % 100 == 0:
+                store.flush()
+        assert log.stat().st_size < 8 * 2**20
+
+
+@pytest.mark.parametrize("opening", [database.connect, database.read_only])
+def test_other_files_are_refused(tmp_path: Path, opening: object) -> None:
+    assert callable(opening)
+    garbage, foreign, later = tmp_path / "garbage", tmp_path / "foreign", tmp_path / "later"
+    garbage.write_bytes(b"no database" * 1000)
+    for path, statement in ((foreign, "CREATE TABLE t (a)"), (later, "PRAGMA user_version = 2")):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(statement)
+    with pytest.raises(ConfigError, match=r"garbage: .*not a database"):
+        opening(garbage)
+    with pytest.raises(ConfigError, match="foreign: is a database of something else"):
+        opening(foreign)
+    with pytest.raises(ConfigError, match="later: was written by a later Headrace"):
+        opening(later)
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"routing\.sqlite: cannot be used"):
+        Store(tmp_path / "file" / "routing.sqlite")
+    with pytest.raises(ConfigError, match="there is no such file; a server that routes writes it"):
+        database.read_only(tmp_path / "absent")
+
+
+def test_two_servers_may_make_the_file_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "routing.sqlite"
+    code = "import sys, pathlib, headrace.routing.store as s; s.Store(pathlib.Path(sys.argv[1])).close()"
+    started = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(4)]
+    assert [each.wait() for each in started] == [0] * 4
+    assert os.access(path, os.R_OK)
