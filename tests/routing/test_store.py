@@ -40,6 +40,16 @@ def test_what_was_decided_and_scored_is_there_at_once_and_after_a_restart(tmp_pa
         assert store.scores(1) == [score(1, model="large", score=0.5)]
 
 
+def test_what_was_learnt_is_remembered_over_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "routing.sqlite"
+    with Store(path) as store:
+        assert store.recall("watch auto") is None
+        for spent in (1.5, 2.5):
+            store.remember("watch auto", {"spent": spent, "records": [[0.5, None]]})
+    with Store(path) as store:
+        assert store.recall("watch auto") == {"spent": 2.5, "records": [[0.5, None]]}
+
+
 def test_it_is_written_while_the_server_runs(tmp_path: Path) -> None:
     path = tmp_path / "routing.sqlite"
     with Store(path) as store:

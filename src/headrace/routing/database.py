@@ -84,6 +84,10 @@ CREATE TABLE prompts (
     time REAL NOT NULL,
     prompt TEXT NOT NULL
 );
+CREATE TABLE learnt (                   -- what parts of the routing remember from one start to the next
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL                 -- JSON
+) WITHOUT ROWID;
 """
 
 

@@ -156,6 +156,16 @@ class Store:
             read = [score_of(row) for row in rows]
         return read[::-1]
 
+    def remember(self, name: str, value: object) -> None:
+        """Keeps what a part of the routing has learnt, as JSON; it takes the place of what had that name."""
+        self._put("INSERT OR REPLACE INTO learnt", (name, json.dumps(value)))
+
+    def recall(self, name: str) -> Any:
+        """What was remembered by that name before the last flush; None where nothing was."""
+        with self._writing:
+            row = self._at_once.execute("SELECT value FROM learnt WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
     def flush(self) -> None:
         """Writes what is queued; where that fails, it stays queued for the next time."""
         with self._flushing:
