@@ -132,12 +132,21 @@ class GenerationRequest(Unserved, kw_only=True):
     """Lower runs first."""
 
 
+class ImageUrl(Struct):
+    """Where an image is, or with `data:` the image itself."""
+
+    url: str
+    detail: str | None = None
+
+
 class ContentPart(Struct):
     """A piece of a message."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: ImageUrl | str | None = None
+    """For remote models only: those that are computed here take no images."""
 
 
 class CalledFunction(Struct):

@@ -1,0 +1,1 @@
+"""Asking models that are served elsewhere, through the OpenAI or the Anthropic API."""

@@ -1,0 +1,61 @@
+"""The two APIs that remote models speak, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from headrace.gateway.openai.requests import ChatRequest
+from headrace.gateway.remotes.anthropic_request import anthropic_body
+from headrace.gateway.remotes.anthropic_stream import AnthropicStream
+from headrace.gateway.remotes.openai_request import openai_body
+from headrace.gateway.remotes.openai_stream import OpenAIStream
+from headrace.gateway.remotes.parts import Parts
+from headrace.gateway.remotes.run import Stream
+from headrace.gateway.remotes.secret import Secret
+
+_HEADERS = {
+    "content-type": "application/json",
+    "accept": "text/event-stream",
+    "accept-encoding": "identity",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """How to talk to an API."""
+
+    path: str
+    """Below the URL of a table."""
+    body: Callable[[str, str, ChatRequest, int | None], bytes]
+    """The request: the remote's name here and there, what was asked, the model's most tokens of answer."""
+    stream: Callable[[str, Parts, Secret], Stream]
+    key_header: str
+    key_prefix: str = ""
+    version: tuple[tuple[str, str], ...] = ()
+
+    def headers(self, secret: Secret) -> dict[str, str]:
+        """Of every request."""
+        key = secret.reveal()
+        credentials = {self.key_header: self.key_prefix + key} if key else {}
+        return _HEADERS | dict(self.version) | credentials
+
+    def url(self, base: str) -> str:
+        """Where requests go. `base` has the API's version, though Anthropic's may do without; or a query."""
+        parts = urlsplit(base)
+        path = parts.path.rstrip("/")
+        if self.key_header == "x-api-key" and not path:
+            path = "/v1"
+        return urlunsplit(parts._replace(path=path + self.path, fragment=""))
+
+
+OPENAI = Api("/chat/completions", openai_body, OpenAIStream, "authorization", "Bearer ")
+ANTHROPIC = Api(
+    "/messages",
+    anthropic_body,
+    AnthropicStream,
+    "x-api-key",
+    version=(("anthropic-version", "2023-06-01"),),
+)
+API_OF = {"openai": OPENAI, "anthropic": ANTHROPIC}

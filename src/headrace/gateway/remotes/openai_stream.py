@@ -1,0 +1,143 @@
+"""What OpenAI's API streams: chunks of a chat completion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from headrace.gateway.answering import Piece
+from headrace.gateway.remotes.errors import garbage
+from headrace.gateway.remotes.parts import Parts
+from headrace.gateway.remotes.refusals import Told, in_stream
+from headrace.gateway.remotes.secret import Secret
+from headrace.gateway.remotes.tally import Reported
+
+_DONE = b"[DONE]"
+_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+}
+
+
+class _Function(Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same by another name, which some servers have."""
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(Struct):
+    index: int = 0
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(Struct):
+    choices: list[_Choice] | None = None
+    usage: Raw = Raw(b"null")
+    """Decoded apart: a wrong one spoils no answer."""
+    error: Any = None
+
+
+class _Details(Struct):
+    cached_tokens: Any = 0
+    reasoning_tokens: Any = 0
+
+
+class _Usage(Struct):
+    prompt_tokens: Any = -1
+    completion_tokens: Any = -1
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+_decode_usage = msgspec.json.Decoder(_Usage | None).decode
+
+
+class OpenAIStream:
+    """Reads one answer. `take` raises RemoteError for what the API does not know, and for errors told."""
+
+    def __init__(self, name: str, parts: Parts, secret: Secret):
+        self._name = name
+        self._parts = parts
+        self._secret = secret
+        self.done = False
+        """The stream said that it has ended."""
+        self._usage = b""
+        self._ids: dict[tuple[int, int], str] = {}
+        """The last call's id by choice and index."""
+
+    def take(self, data: bytes | bytearray) -> list[Piece]:
+        """What an event adds."""
+        if data == _DONE:
+            self.done = True
+            return []
+        try:
+            chunk = _decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            raise garbage(self._name, "an event that is no chunk of a chat completion") from None
+        if chunk.error is not None:
+            raise in_stream(self._name, Told.of(chunk.error).scrubbed(self._secret))
+        if (usage := bytes(chunk.usage)) != b"null":
+            self._usage = usage
+        pieces: list[Piece] = []
+        for choice in chunk.choices or ():
+            if choice.delta is not None:
+                self._add(pieces, choice.index, choice.delta)
+            if choice.finish_reason is not None:
+                if choice.finish_reason == "error":
+                    raise in_stream(self._name, Told.of(None))
+                pieces.append(self._parts.end(choice.index, _REASONS.get(choice.finish_reason, "stop")))
+        return pieces
+
+    def reported(self) -> Reported | None:
+        """The usage, where the remote has told it."""
+        try:
+            usage = _decode_usage(self._usage or b"null")
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+        if usage is None:
+            return None
+        cached = usage.prompt_tokens_details or _Details()
+        unseen = usage.completion_tokens_details or _Details()
+        return Reported(
+            usage.prompt_tokens, cached.cached_tokens or 0, usage.completion_tokens, unseen.reasoning_tokens
+        )
+
+    def _add(self, pieces: list[Piece], choice: int, delta: _Delta) -> None:
+        if thought := delta.reasoning_content or delta.reasoning:
+            pieces.append(self._parts.reasoning(choice, thought))
+        if text := delta.content or delta.refusal:
+            pieces.append(self._parts.text(choice, text))
+        for position, call in enumerate(delta.tool_calls or ()):
+            self._add_call(pieces, choice, position if call.index is None else call.index, call)
+
+    def _add_call(self, pieces: list[Piece], choice: int, index: int, call: _Call) -> None:
+        """A delta with another id begins another call, for some servers number all of them 0."""
+        function = call.function or _Function()
+        known = self._ids.get((choice, index))
+        begins = known is None or bool(call.id and known and call.id != known and function.name)
+        if begins:
+            self._ids[choice, index] = known = call.id or f"call {index}"
+            pieces.append(self._parts.call(choice, (index, known), function.name or ""))
+        if function.arguments:
+            pieces.append(self._parts.arguments(choice, (index, known), function.arguments))

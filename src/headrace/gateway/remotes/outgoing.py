@@ -1,0 +1,37 @@
+"""A request as it goes to a remote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.gateway.openai.requests import ChatRequest
+from headrace.gateway.prompts import answer_tokens
+from headrace.gateway.remotes.contents import images_in
+from headrace.gateway.remotes.tally import Asked
+
+_MOST_TOKENS = 2**17
+"""Of an answer of which nothing is known; no model writes more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """The body, and what its answer is measured by."""
+
+    body: bytes
+    asked: Asked
+
+
+def outgoing(
+    body: bytes, request: ChatRequest, max_output: int | None, context_length: int | None
+) -> Outgoing:
+    """The body with what is known of the request."""
+    images = list(images_in(request.messages))
+    size = len(body) - sum(map(len, images))
+    most = allowed_tokens(request, max_output) or max_output or context_length or _MOST_TOKENS
+    return Outgoing(body, Asked(size, len(images), request.n or 1, most, context_length))
+
+
+def allowed_tokens(request: ChatRequest, max_output: int | None) -> int | None:
+    """The most tokens of answer that the request asks for, and that the model can give."""
+    asked = answer_tokens(request)
+    return asked if asked is None or max_output is None else min(asked, max_output)

@@ -1,0 +1,94 @@
+"""A model that is served elsewhere: how to ask it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from headrace.gateway.openai.requests import ChatRequest
+from headrace.gateway.remotes.apis import API_OF
+from headrace.gateway.remotes.errors import RemoteError, garbage
+from headrace.gateway.remotes.outgoing import outgoing
+from headrace.gateway.remotes.parts import Parts
+from headrace.gateway.remotes.refusals import MAX_ERROR_BYTES, Told, by_status
+from headrace.gateway.remotes.run import RemoteRun
+from headrace.gateway.remotes.secret import Secret
+from headrace.gateway.remotes.tally import Tally
+from headrace.routing.tables import ModelTable
+
+if TYPE_CHECKING:
+    from headrace.gateway.remotes.connections import Response
+
+_ERROR_SECONDS = 2.0
+"""For the body of a refusal."""
+
+
+class Remote:
+    """One remote model, and the connections to it. Belongs to the event loop in which it is first asked."""
+
+    def __init__(self, name: str, table: ModelTable, key: str | None):
+        """`key` is sent to the table's URL and told nowhere. Raises ConfigError if no header can hold it."""
+        # A server without remotes does not pay for loading an HTTP client.
+        from headrace.gateway.remotes.connections import Connections
+
+        assert table.url is not None
+        self.name = name
+        self._table = table
+        self._secret = Secret(name, key)
+        self._api = API_OF[table.api]
+        self._connections = Connections(
+            name, self._api.url(table.url), self._api.headers(self._secret), table.connect_timeout
+        )
+
+    def __repr__(self) -> str:
+        return f"Remote({self.name!r})"
+
+    def refuses(self, request: ChatRequest) -> str:
+        """Why its API has no words for the request; empty where it has, as for most."""
+        try:
+            self._body(request)
+        except RemoteError as error:
+            return str(error)
+        return ""
+
+    @asynccontextmanager
+    async def ask(self, answer_id: str, request: ChatRequest) -> AsyncIterator[RemoteRun]:
+        """The answer, of which the remote has sent the status. Leaving the block early cancels it.
+
+        Raises RemoteError, here or while the answer is read; RequestError for what is wrong with the request.
+        """
+        table = self._table
+        out = outgoing(self._body(request), request, table.max_output, table.context_length)
+        asked_at = asyncio.get_running_loop().time()
+        response = await self._connections.post(out.body, table.first_token_timeout)
+        parts = Parts(self.name, answer_id, out.asked.choices, out.asked.most_tokens)
+        stream = self._api.stream(self.name, parts, self._secret)
+        run = RemoteRun(self.name, response, stream, parts, Tally(out.asked, parts), table, asked_at)
+        orderly = False
+        try:
+            await self._check(response)
+            yield run
+            orderly = True
+        finally:
+            await run.leave(orderly)
+
+    def _body(self, request: ChatRequest) -> bytes:
+        return self._api.body(self.name, self._table.upstream or self.name, request, self._table.max_output)
+
+    async def _check(self, response: Response) -> None:
+        """Raises RemoteError where the response is no stream."""
+        if response.status != 200:
+            body = await response.read_all(MAX_ERROR_BYTES, _ERROR_SECONDS)
+            told = Told.in_body(body).scrubbed(self._secret)
+            raise by_status(self.name, response.status, response.headers, told)
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise garbage(self.name, "a compressed answer, though none was asked for")
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "text/event-stream":
+            raise garbage(self.name, "something else than a stream of events")
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._connections.close()
