@@ -44,6 +44,13 @@ def test_beyond_its_promises_a_router_goes_by_its_estimates(router: Router) -> N
     assert decision.will_do[-1] == "large"
 
 
+def test_a_slack_that_is_watched_replaces_the_promises(router: Router) -> None:
+    calibrated = router.calibrated(questions(500, seed=5), [0.9])
+    assert calibrated.decide(HARD, 0.9, slack=1.0).will_do == MODELS
+    assert calibrated.decide(EASY, 0.9, slack=-1.0).will_do == ("large",)
+    assert router.decide(EASY, 0.9, slack=-1.0).will_do == ("large",)
+
+
 def test_records_that_were_learnt_from_set_no_promise(router: Router) -> None:
     with pytest.raises(ConfigError, match="0 records can be calibrated with; at least 50"):
         router.calibrated(questions(600), [0.9])

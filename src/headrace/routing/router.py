@@ -53,13 +53,18 @@ class Router:
         covering = [promise for promise in self.promises if promise.quality >= quality]
         return min(covering, key=lambda promise: promise.quality, default=None)
 
-    def decide(self, prompt: str, quality: float) -> Decision:
-        """Which models will do for this prompt where `quality` of the best model's is asked for."""
+    def decide(self, prompt: str, quality: float, slack: float | None = None) -> Decision:
+        """Which models will do for this prompt where `quality` of the best model's is asked for.
+
+        `slack`: that of who watches whether the promise is kept, instead of the promise's.
+        """
         estimate = self.estimator.estimate(prompt)
         promise = self.promise(quality)
         best = self.models.index(self.best if promise is None else promise.best)
         wanted = estimate.good[best]
-        enough = estimate.good >= (quality * wanted if promise is None else wanted - promise.slack)
+        if slack is None and promise is not None:
+            slack = promise.slack
+        enough = estimate.good >= (quality * wanted if slack is None else wanted - slack)
         enough[best] = True
         names = tuple(name for name, will_do in zip(self.models, enough.tolist(), strict=True) if will_do)
         return Decision(estimate, names, promise)
