@@ -1,0 +1,149 @@
+"""What an answer costs: a remote's by its price list, a local one's by the time that it keeps workers busy.
+
+Costs are in the currency of headrace.toml. A ledger keeps them as whole billionths (`nano`), whose sums
+are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.routing.tables import ModelTable
+
+_HALF_LIFE = 120.0
+"""Busy seconds after which what was measured counts half."""
+
+_SAMPLE_SECONDS = 1.0
+"""Busy seconds that make one measurement: enough that requests which end in it are those computed in it."""
+
+_DOUBT = 5.0
+"""Busy seconds' worth of trust in how the priors divide the time between prompts and answers."""
+
+_FARTHEST = 10.0
+"""So many times, at most, the measured division differs from theirs."""
+
+
+class Price(Protocol):
+    """Of one model."""
+
+    def cost(self, input_tokens: float, cached_tokens: float, output_tokens: float) -> float:
+        """Of an answer; `cached_tokens` are those of the input that need not be computed again."""
+
+
+def price_of(table: ModelTable) -> RemotePrice | LocalPrice:
+    """A model's, by its table."""
+    if table.input_price is None or table.output_price is None:
+        return LocalPrice(table.cost_per_hour, table.replicas or 1)
+    cached = table.input_price if table.cached_input_price is None else table.cached_input_price
+    return RemotePrice(table.input_price, cached, table.output_price)
+
+
+def nano(cost: float) -> int:
+    """A cost in whole billionths, rounded up; what only the float's own rounding added is no reason to."""
+    return math.ceil(round(cost * 1e9, 4))
+
+
+@dataclass(frozen=True)
+class RemotePrice:
+    """Per million tokens."""
+
+    input: float
+    cached_input: float
+    output: float
+
+    def cost(self, input_tokens: float, cached_tokens: float, output_tokens: float) -> float:
+        """Of an answer; `cached_tokens` are those of the input that the remote says it had."""
+        cached = min(max(cached_tokens, 0), input_tokens)
+        computed = input_tokens - cached
+        return (computed * self.input + cached * self.cached_input + output_tokens * self.output) / 1e6
+
+
+class LocalPrice:
+    """Divides a cost per hour among the requests that kept workers busy, by the tokens computed for them.
+
+    A busy second is paid for by the requests of that time: a batch of many shares it, so the price of a token
+    falls as the load rises. Time in which nothing runs is billed to nobody: over a day, requests pay the
+    cost per hour times the share of it in which workers were busy. Cached tokens cost nothing.
+
+    How long a prompt's token takes, and an answer's, is measured and forgotten exponentially. Until then, and
+    where one cannot be told from the other, the speeds given here say it, in tokens a second.
+    """
+
+    def __init__(
+        self, cost_per_hour: float, workers: int = 1, prefill_speed: float = 500.0, decode_speed: float = 30.0
+    ):
+        """`cost_per_hour` is that of all its workers together."""
+        self.cost_per_hour = cost_per_hour
+        self.workers = workers
+        """How many there are now."""
+        self._prior = (1 / prefill_speed, 1 / decode_speed)
+        self._seconds = self._prior
+        """Busy seconds of one worker, for a token of a prompt and of an answer."""
+        self._active = 0
+        self._at = 0.0
+        self._busy = self._input = self._output = 0.0
+        """Of the sample that is being taken."""
+        self._sums = (0.0,) * 6
+        """Over all samples, the older the less: see `observed`."""
+
+    def cost(self, input_tokens: float, cached_tokens: float, output_tokens: float) -> float:
+        """Of an answer; `cached_tokens` are those of the input that were not computed again."""
+        computed = max(0.0, input_tokens - cached_tokens)
+        seconds = computed * self._seconds[0] + output_tokens * self._seconds[1]
+        return seconds * self.cost_per_hour / (3600 * self.workers)
+
+    def began(self, now: float) -> None:
+        """A worker begins with a request. `now`: seconds of any clock that never goes back."""
+        self._pass(now)
+        self._active += 1
+
+    def ended(self, now: float, computed_tokens: int, output_tokens: int) -> None:
+        """A request has ended, for which so many tokens of its prompt, and of answers, were computed."""
+        self._pass(now)
+        self._active -= 1
+        self._input += computed_tokens
+        self._output += output_tokens
+        if self._busy >= _SAMPLE_SECONDS:
+            self.observed(self._busy, self._input, self._output)
+            self._busy = self._input = self._output = 0.0
+
+    def observed(self, busy_seconds: float, computed_tokens: float, output_tokens: float) -> None:
+        """So many tokens were computed in so many seconds, those of several workers added up.
+
+        Least squares on the seconds of each sample, weighted by their inverse, as factors on the priors'
+        speeds, drawn towards what they have in common; then both are scaled so that all that was paid for
+        is billed.
+        """
+        if busy_seconds <= 0 or computed_tokens + output_tokens <= 0:
+            return
+        prompts, answers = computed_tokens * self._prior[0], output_tokens * self._prior[1]
+        busy = busy_seconds
+        new = (
+            busy,
+            prompts,
+            answers,
+            prompts * prompts / busy,
+            prompts * answers / busy,
+            answers * answers / busy,
+        )
+        keep = 0.5 ** (busy / _HALF_LIFE)
+        self._sums = tuple(keep * old + each for old, each in zip(self._sums, new, strict=True))
+        self._seconds = self._solved()
+
+    def _pass(self, now: float) -> None:
+        self._busy += min(self._active, self.workers) * max(0.0, now - self._at)
+        self._at = now
+
+    def _solved(self) -> tuple[float, float]:
+        busy, prompts, answers, squared, crossed, squared_too = self._sums
+        common = busy / (prompts + answers)
+        x, y = common * prompts, common * answers
+        xx, xy, yy = (common**2 * each for each in (squared, crossed, squared_too))
+        determinant = (xx + _DOUBT) * (yy + _DOUBT) - xy * xy
+        first = ((x + _DOUBT) * (yy + _DOUBT) - xy * (y + _DOUBT)) / determinant
+        second = ((y + _DOUBT) * (xx + _DOUBT) - xy * (x + _DOUBT)) / determinant
+        first, second = (min(max(each, 1 / _FARTHEST), _FARTHEST) for each in (first, second))
+        scale = common * busy / (first * x + second * y)
+        return scale * first * self._prior[0], scale * second * self._prior[1]

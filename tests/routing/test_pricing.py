@@ -1,0 +1,92 @@
+"""What answers cost: by a price list, or by the time that they keep workers busy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.routing.pricing import LocalPrice, RemotePrice, nano, price_of
+from headrace.routing.tables import ModelTable
+
+
+def test_a_remote_is_paid_by_its_list() -> None:
+    price = price_of(ModelTable(url="https://h", input_price=2.5, output_price=10))
+    assert price.cost(1000, 0, 100) == pytest.approx(0.0035)
+    assert price.cost(1000, 400, 100) == pytest.approx(0.0035)
+    price = RemotePrice(2.5, 1.25, 10.0)
+    assert price.cost(1000, 400, 100) == pytest.approx(0.003)
+    assert price.cost(1000, 5000, 0) == price.cost(1000, 1000, 0)
+
+
+def test_before_anything_ran_the_priors_say_what_a_local_answer_costs() -> None:
+    price = LocalPrice(3.6, prefill_speed=1000, decode_speed=10)
+    assert price.cost(1000, 0, 10) == pytest.approx(0.002)
+    assert price.cost(1000, 1000, 10) == pytest.approx(0.001)
+    assert price_of(ModelTable(cost_per_hour=0.0)).cost(1000, 0, 1000) == 0
+
+
+def test_the_speeds_of_prompts_and_answers_are_learnt() -> None:
+    price, draw = LocalPrice(3600.0), np.random.default_rng(0)
+    for _ in range(300):
+        prompt, answer = int(draw.integers(50, 4000)), int(draw.integers(5, 300))
+        seconds = (prompt / 2000 + answer / 50) * draw.lognormal(0, 0.2)
+        price.observed(seconds, prompt, answer)
+    assert price.cost(2000, 0, 0) == pytest.approx(1.0, rel=0.25)
+    assert price.cost(0, 0, 50) == pytest.approx(1.0, rel=0.25)
+
+
+def test_what_runs_together_shares_the_time_and_idle_time_is_nobodys() -> None:
+    alone, crowded = LocalPrice(3.6), LocalPrice(3.6)
+    for at in range(100):
+        alone.began(100.0 * at)
+        alone.ended(100.0 * at + 2, 100, 40)
+        for _ in range(4):
+            crowded.began(100.0 * at)
+        for _ in range(4):
+            crowded.ended(100.0 * at + 2, 100, 40)
+    assert alone.cost(100, 0, 40) == pytest.approx(0.002, rel=0.01)
+    assert crowded.cost(100, 0, 40) == pytest.approx(0.0005, rel=0.01)
+
+
+def test_the_cost_is_that_of_all_workers() -> None:
+    price = LocalPrice(7.2, workers=2)
+    for at in range(100):
+        price.began(10.0 * at)
+        price.began(10.0 * at)
+        price.ended(10.0 * at + 2, 100, 40)
+        price.ended(10.0 * at + 2, 100, 40)
+    assert price.cost(100, 0, 40) == pytest.approx(0.002, rel=0.01)
+
+
+def test_what_was_long_ago_no_longer_counts() -> None:
+    price = LocalPrice(3600.0)
+    for speed in (100, 25):
+        for _ in range(300):
+            price.observed(100 / speed, 0, 100)
+    assert price.cost(0, 0, 25) == pytest.approx(1.0, rel=0.05)
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e-3, 100), st.integers(0, 10**5), st.integers(0, 10**4)), max_size=20),
+    st.integers(0, 10**5),
+    st.integers(0, 10**5),
+)
+def test_a_cost_is_never_negative_and_grows_with_the_work(
+    samples: list[tuple[float, int, int]], prompt: int, answer: int
+) -> None:
+    price = LocalPrice(1.0)
+    for sample in samples:
+        price.observed(*sample)
+    cost = price.cost(prompt, 0, answer)
+    assert 0 <= cost <= price.cost(prompt + 1, 0, answer) <= price.cost(prompt + 1, 0, answer + 1) < 1e9
+    assert price.cost(prompt, prompt // 2, answer) <= cost
+
+
+def test_costs_are_kept_in_billionths_rounded_up() -> None:
+    assert nano(0.1) == 100_000_000
+    assert nano(3e-7) == 300
+    assert nano(1.2345678901) == 1_234_567_891
+    assert nano(1e-12) == 1
+    assert nano(0) == 0
