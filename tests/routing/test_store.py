@@ -162,7 +162,21 @@ def test_a_log_that_has_grown_long_is_moved_into_the_database(tmp_path: Path) ->
             store.ledger.settle(made, 5)
             if number % 100 == 0:
                 store.flush()
-        assert log.stat().st_size < 8 * 2**20
+            assert log.stat().st_size < 8 * 2**20
+
+
+def test_what_is_written_reaches_the_disk_and_an_idle_server_leaves_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "routing.sqlite"
+    with Store(path) as store:
+        before = path.stat().st_mtime_ns
+        for number in range(20):
+            store.ledger.reserve(Reservation(str(number), 0, "alice", 20_000, 5))
+            store.flush()
+        written = path.stat().st_mtime_ns
+        assert written > before
+        for _ in range(25):
+            store.flush()
+        assert path.stat().st_mtime_ns == written
 
 
 @pytest.mark.parametrize("opening", [database.connect, database.read_only])

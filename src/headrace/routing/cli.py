@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,31 @@ from typing import Any
 import click
 
 from headrace.errors import ConfigError
+from headrace.models.registry import home
 from headrace.option_types import FiniteNumber, WholeNumber
 from headrace.routing import artefact
+from headrace.routing.database import read_only
 from headrace.routing.evaluate import evaluate as evaluate_trials
 from headrace.routing.evaluate import trials
+from headrace.routing.picture import page
 from headrace.routing.promises import keep
 from headrace.routing.records import read_records
+from headrace.routing.report import kept_records, measure
+from headrace.routing.report_text import tables
 from headrace.routing.router import Router
 from headrace.routing.train import train as learn
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OUTPUT = click.Path(dir_okay=False, path_type=Path)
 _COUNT = WholeNumber(min=1)
 _SHARE = FiniteNumber(min=0, max=1, min_open=True, max_open=True)
 _MODELS = click.option("--models", help="Columns or names, the cheapest first: a,b.  [default: as in DATA]")
 _PROMISED = (0.9, 0.95, 0.99)
+_DATABASE = click.option(
+    "--database",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What a server keeps of its routing.  [default: data/routing.sqlite in HEADRACE_HOME]",
+)
 
 
 @click.group()
@@ -132,6 +144,50 @@ def evaluate(
         click.echo(json.dumps(result))
     else:
         _print(result)
+
+
+@route.command()
+@_DATABASE
+@click.option("--days", type=_COUNT, help="Only the last so many days.  [default: all that is kept]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--html", type=_OUTPUT, help="Also write a page with a picture of cost against quality.")
+def report(database: Path | None, days: int | None, as_json: bool, html: Path | None) -> None:
+    """Say what routing was worth, from what a server has kept, while it runs, too.
+
+    What other models would have cost is as predicted. Quality is known for
+    the answers that were scored in the shadow.
+    """
+    with closing(read_only(_database(database))) as connection:
+        measured = measure(connection, 0.0 if days is None else time.time() - days * 86400)
+    if html is not None:
+        html.write_text(page(measured), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(asdict(measured)))
+    elif not measured.answers and not measured.statuses:
+        click.echo("no answer has been routed" + ("" if days is None else f" in the last {days} days"))
+    else:
+        click.echo("\n\n".join(table.text() for table in tables(measured)))
+
+
+@route.command()
+@_DATABASE
+@click.option("-o", "--output", type=_OUTPUT, required=True, help="The file, lines of JSON (.jsonl).")
+@click.option("--feedback", is_flag=True, help="Also users' scores, not only those of the shadow.")
+def export(database: Path | None, output: Path, feedback: bool) -> None:
+    """Write scored prompts as records for `train` and `calibrate`.
+
+    A server keeps prompts only with keep-prompts in [routing].
+    """
+    count = 0
+    with closing(read_only(_database(database))) as connection, output.open("w", encoding="utf-8") as file:
+        for record in kept_records(connection, feedback=feedback):
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            count += 1
+    click.echo(f"{output}: {count} scores" + ("" if count else "; are prompts kept, and answers scored?"))
+
+
+def _database(named: Path | None) -> Path:
+    return home() / "data" / "routing.sqlite" if named is None else named
 
 
 def _print(result: dict[str, Any]) -> None:

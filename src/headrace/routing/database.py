@@ -1,8 +1,8 @@
 """The SQLite file in which a server keeps what its routing spent and decided, and how answers were scored.
 
 One file with write-ahead log: a commit survives the end of the process, however it comes, without waiting for
-the disk; readers and the writer do not wait for each other. Checkpoints, which do wait for the disk, are left
-to `checkpoint`, for a thread to call.
+the disk; readers and the writer do not wait for each other. What does wait for the disk is left to
+`checkpoint` and `begin_log_anew`, for a thread to call.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from headrace.errors import ConfigError
 VERSION = 1
 """Of the schema; `PRAGMA user_version` says which one a file has."""
 
+LOG_BYTES = 4 * 2**20
+"""A log that has grown longer is cut to this when it begins anew."""
+
 LOCK_SECONDS = 2.0
 """A write waits at most so long for another server's; each takes well under a millisecond."""
-
-_CHECKPOINT_BYTES = 4 * 2**20
 
 _SCHEMA = """
 CREATE TABLE day_spend (
@@ -110,6 +111,7 @@ def connect(path: Path) -> sqlite3.Connection:
         # Commits reach the log, not yet the disk: enough for the end of a process.
         for setting in ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0"):
             connection.execute(f"PRAGMA {setting}")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
         with transaction(connection):
             if _checked_version(connection, path) == 0:
                 for statement in _SCHEMA.split(";\n"):
@@ -168,11 +170,20 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def checkpoint(connection: sqlite3.Connection, path: Path) -> None:
-    """Moves what is committed from a log that has grown long into the database; waits for the disk.
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Moves what is committed from the log into the database; waits for the disk, while writers go on."""
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    Writers go on meanwhile.
-    """
-    log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size >= _CHECKPOINT_BYTES:
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+def begin_log_anew(connection: sqlite3.Connection) -> None:
+    """Writes the first page of the log, after a checkpoint: that one write waits for the disk, too."""
+    with transaction(connection):
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def log_bytes(path: Path) -> int:
+    """How long the database's log is."""
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -18,12 +18,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.routing.database import checkpoint, connect, transaction
+from headrace.routing.database import (
+    LOG_BYTES,
+    begin_log_anew,
+    checkpoint,
+    connect,
+    log_bytes,
+    transaction,
+)
 from headrace.routing.ledger import Ledger
 
 log = logging.getLogger("headrace.routing")
 
 FLUSH_SECONDS = 0.5
+_FLUSHES_TO_DISK = 20
+"""After so many, a power failure loses nothing of what was written before."""
 _ROWS_AT_ONCE = 64
 _MOST_QUEUED = 100_000
 _SECONDS_A_DAY = 86400.0
@@ -106,6 +115,8 @@ class Store:
         self._queue: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._unwritten: dict[str, Decision] = {}
         self._failing = False
+        self._flushes = 0
+        self._on_disk = 0
         self._ending = threading.Event()
         self._flushing = threading.Lock()
         self._thread = threading.Thread(target=self._write_on, name="routing-store", daemon=True)
@@ -172,7 +183,7 @@ class Store:
             try:
                 while self._queue:
                     self._write_some()
-                checkpoint(self._later, self.path)
+                self._bring_to_disk()
             except (sqlite3.Error, OSError) as error:
                 if not self._failing:
                     log.error("%s cannot be written: %s; what is decided waits in memory", self.path, error)
@@ -189,6 +200,18 @@ class Store:
     def _write_on(self) -> None:
         while not self._ending.wait(FLUSH_SECONDS):
             self.flush()
+
+    def _bring_to_disk(self) -> None:
+        """Every few seconds, or when the log is long; where nothing was written, there is nothing to do."""
+        changes = self._at_once.total_changes + self._later.total_changes
+        if changes == self._on_disk:
+            return
+        self._flushes += 1
+        if self._flushes >= _FLUSHES_TO_DISK or log_bytes(self.path) > LOG_BYTES:
+            checkpoint(self._later)
+            with self._writing:
+                begin_log_anew(self._later)
+            self._flushes, self._on_disk = 0, changes
 
     def _write_some(self) -> None:
         rows = [self._queue[place] for place in range(min(_ROWS_AT_ONCE, len(self._queue)))]
