@@ -117,7 +117,7 @@ class Upstream:
         self.connections += 1
         self.open += 1
         try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while not writer.is_closing():
                     await self._exchange(reader, writer)
         finally:
@@ -221,3 +221,43 @@ def in_turn(*scripts: Script) -> Script:
 async def stalling(exchange: Exchange) -> None:
     """Takes the request and says nothing."""
     await exchange.until_left()
+
+
+def anthropic_answer(
+    words: Sequence[str] = WORDS, stop_reason: str = "end_turn", usage: tuple[Any, Any] = (9, 3)
+) -> Script:
+    """Streams the words as Anthropic's API does."""
+    blocks = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "ping"},
+        *(text_delta(word) for word in words),
+        {"type": "content_block_stop", "index": 0},
+    ]
+    return anthropic_events(blocks, {"stop_reason": stop_reason, "stop_sequence": None}, usage)
+
+
+def anthropic_events(
+    blocks: Sequence[Mapping[str, Any]], stopped: Mapping[str, Any], usage: tuple[Any, Any] = (9, 3)
+) -> Script:
+    """Streams a message with these events about its blocks."""
+    prompt, completion = usage
+    begun = {"id": "msg_1", "usage": {"input_tokens": prompt, "output_tokens": 1}}
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.event({"type": "message_start", "message": begun})
+        for block in blocks:
+            await exchange.event(block)
+        await exchange.event(
+            {"type": "message_delta", "delta": stopped, "usage": {"output_tokens": completion}}
+        )
+        await exchange.event({"type": "message_stop"})
+        await exchange.end()
+
+    return script
+
+
+def text_delta(text: str, index: int = 0) -> dict[str, Any]:
+    """A piece of a block of text."""
+    delta = {"type": "text_delta", "text": text}
+    return {"type": "content_block_delta", "index": index, "delta": delta}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.remotes.anthropic_request import anthropic_body
@@ -42,12 +42,9 @@ class Api:
         return _HEADERS | dict(self.version) | credentials
 
     def url(self, base: str) -> str:
-        """Where requests go. `base` has the API's version, though Anthropic's may do without; or a query."""
-        parts = urlsplit(base)
-        path = parts.path.rstrip("/")
-        if self.key_header == "x-api-key" and not path:
-            path = "/v1"
-        return urlunsplit(parts._replace(path=path + self.path, fragment=""))
+        """Where requests go. `base` is a table's, with the API's version; Anthropic's may do without."""
+        versioned = urlsplit(base).path.strip("/") or self.key_header != "x-api-key"
+        return base.rstrip("/") + ("" if versioned else "/v1") + self.path
 
 
 OPENAI = Api("/chat/completions", openai_body, OpenAIStream, "authorization", "Bearer ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import urllib.request
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -150,4 +151,5 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
         return "its name cannot be resolved"
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return "no TLS connection came about"
-    return (error.os_error.strerror or "no connection came about").lower()
+    number = error.os_error.errno
+    return os.strerror(number).lower() if number is not None and number > 0 else "no connection came about"

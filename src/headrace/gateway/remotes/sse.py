@@ -60,7 +60,7 @@ class EventParser:
         if not line:
             return self._dispatch()
         if line.startswith(b"data:") or line == b"data":
-            self._size += len(line)
+            self._size += len(line) + 1
             if self._size > MAX_EVENT_BYTES:
                 raise EventTooLongError
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
