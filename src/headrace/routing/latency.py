@@ -1,0 +1,70 @@
+"""How long models take to answer, learnt from how long they took.
+
+Of a remote nothing is seen but its answers: `Latency`. For local models the fleet predicts the first token
+from what its replicas are doing, and `Correction` learns by how much such predictions are off.
+"""
+
+from __future__ import annotations
+
+from headrace.routing.regression import Regression
+
+_FIRST_TOKEN = (0.4, 2e-4, 0.01, 1e-6)
+"""Seconds before anything is known: at all, for each token of the prompt, and more of both for each other
+request that runs at the same time."""
+
+_PER_TOKEN = (0.02, 2e-4)
+"""Seconds, and more of them for each other request."""
+
+
+class Latency:
+    """One remote model's first token and speed, by the prompt's length and how much else it is asked.
+
+    `in_flight`: other requests that we have running at it when this one is sent.
+    """
+
+    def __init__(self) -> None:
+        self._first_token = Regression(_FIRST_TOKEN)
+        self._per_token = Regression(_PER_TOKEN)
+
+    def first_token(self, input_tokens: int, in_flight: int) -> float:
+        """Seconds until the first token, at the median."""
+        return self._first_token.predict(_features(input_tokens, in_flight))
+
+    def first_token_by(self, input_tokens: int, in_flight: int, share: float = 0.95) -> float:
+        """Seconds after which the first token is there in this share of all cases."""
+        return self._first_token.late(_features(input_tokens, in_flight), share)
+
+    def per_token(self, in_flight: int) -> float:
+        """Seconds for each further token, at the median."""
+        return self._per_token.predict((1.0, in_flight))
+
+    def observed(
+        self, input_tokens: int, first_token: float, per_token: float | None, in_flight: int, now: float
+    ) -> None:
+        """An answer's first token took so long, and each further one; None where there was no further one."""
+        self._first_token.observed(_features(input_tokens, in_flight), first_token, now)
+        if per_token is not None:
+            self._per_token.observed((1.0, in_flight), per_token, now)
+
+
+class Correction:
+    """Of predictions that somebody else makes, in seconds: an offset and a factor."""
+
+    def __init__(self) -> None:
+        self._regression = Regression((0.001, 1.0))
+
+    def corrected(self, predicted: float) -> float:
+        """What it will be, at the median."""
+        return self._regression.predict((1.0, predicted))
+
+    def by(self, predicted: float, share: float = 0.95) -> float:
+        """What it will keep below in this share of all cases."""
+        return self._regression.late((1.0, predicted), share)
+
+    def observed(self, predicted: float, measured: float, now: float) -> None:
+        """What was predicted, uncorrected, took so long."""
+        self._regression.observed((1.0, predicted), measured, now)
+
+
+def _features(input_tokens: int, in_flight: int) -> tuple[float, ...]:
+    return 1.0, float(input_tokens), float(in_flight), float(input_tokens * in_flight)

@@ -1,0 +1,109 @@
+"""How well answers' times are foreseen, with noise, outliers, load and change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.routing.latency import Correction, Latency
+
+Truth = Callable[[int, int, float], float]
+
+
+def errors(truth: Truth, *, count: int = 400, noise: float = 0.15, outliers: float = 0.0) -> np.ndarray:
+    """Relative errors of first tokens that are foreseen before they are seen, one request a second."""
+    latency, draw, found = Latency(), np.random.default_rng(0), []
+    for at in range(count):
+        tokens, others = int(draw.integers(20, 8000)), int(draw.integers(0, 12))
+        seconds = truth(tokens, others, at) * draw.lognormal(0, noise)
+        if draw.random() < outliers:
+            seconds *= 20
+        found.append(abs(latency.first_token(tokens, others) / seconds - 1))
+        latency.observed(tokens, seconds, None, others, float(at))
+    return np.array(found)
+
+
+def steady(tokens: int, others: int, at: float) -> float:
+    return (0.3 + tokens * 2e-4) * (1 + 0.1 * others)
+
+
+def test_first_tokens_are_foreseen_within_a_quarter_at_the_median() -> None:
+    assert np.median(errors(steady)) < 0.15
+    assert np.median(errors(steady, count=20)[5:]) < 0.25
+
+
+def test_outliers_do_not_spoil_it() -> None:
+    assert np.median(errors(steady, outliers=0.1)) < 0.17
+
+
+@pytest.mark.parametrize("factor", [0.05, 40.0])
+def test_the_prior_does_not_matter_for_long(factor: float) -> None:
+    found = errors(lambda tokens, others, at: factor * steady(tokens, others, at))
+    assert np.median(found[2:30]) < 0.3
+    assert np.median(found) < 0.17
+
+
+def test_a_remote_that_becomes_slower_is_followed() -> None:
+    found = errors(lambda tokens, others, at: steady(tokens, others, at) * (1 if at < 200 else 4))
+    assert np.median(found[210:230]) < 0.25
+    assert np.median(found[230:]) < 0.25
+
+
+def test_a_queue_at_the_remote_is_seen_in_what_runs_there() -> None:
+    assert np.median(errors(lambda tokens, others, at: 0.1 + 0.5 * others)[20:]) < 0.2
+
+
+def test_nine_of_ten_first_tokens_come_by_when_they_are_said_to() -> None:
+    latency, draw, kept = Latency(), np.random.default_rng(0), []
+    for at in range(500):
+        tokens = int(draw.integers(20, 8000))
+        seconds = steady(tokens, 0, at) * draw.lognormal(0, 0.5)
+        kept.append(seconds <= latency.first_token_by(tokens, 0, 0.95))
+        latency.observed(tokens, seconds, 0.02, 0, float(at))
+    assert np.mean(kept[20:]) > 0.9
+    assert latency.first_token_by(1000, 0) < 4 * latency.first_token(1000, 0)
+
+
+def test_the_speed_follows_the_load() -> None:
+    latency, draw = Latency(), np.random.default_rng(0)
+    assert latency.per_token(0) > 0
+    for at in range(200):
+        others = int(draw.integers(0, 10))
+        latency.observed(100, 0.3, 0.01 * (1 + 0.2 * others) * draw.lognormal(0, 0.1), others, float(at))
+    assert latency.per_token(0) == pytest.approx(0.01, rel=0.15)
+    assert latency.per_token(10) == pytest.approx(0.03, rel=0.15)
+
+
+def test_predictions_of_others_are_corrected_by_an_offset_and_a_factor() -> None:
+    correction, draw = Correction(), np.random.default_rng(0)
+    assert correction.corrected(0.5) == pytest.approx(0.5, rel=0.01)
+    assert correction.by(0.5) > 0.5
+    found = []
+    for at in range(200):
+        predicted = float(draw.lognormal(-3, 1.5))
+        measured = (0.01 + 1.6 * predicted) * float(draw.lognormal(0, 0.15))
+        found.append(abs(correction.corrected(predicted) / measured - 1))
+        correction.observed(predicted, measured, float(at))
+    assert np.median(found) < 0.17
+    assert correction.corrected(1.0) == pytest.approx(1.61, rel=0.1)
+    assert correction.corrected(0.0) == pytest.approx(0.01, rel=0.2)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**6), st.floats(0, 1e6), st.floats(0, 1e3), st.integers(0, 10**4)),
+        max_size=30,
+    )
+)
+def test_whatever_was_seen_a_prediction_is_a_positive_time(
+    seen: list[tuple[int, float, float, int]],
+) -> None:
+    latency = Latency()
+    for at, (tokens, first, each, others) in enumerate(seen):
+        latency.observed(tokens, first, each, others, float(at))
+        assert 0 <= latency.first_token(100, 1) <= latency.first_token_by(100, 1) < 1e12
+        assert 0 <= latency.per_token(3) < 1e12
