@@ -25,8 +25,8 @@ _HALF_LIFE = 600.0
 _LATEST = 12
 """Values whose median corrects the rest."""
 
-_ROUNDS = 8
-_SWEEPS = 20
+_ROUNDS = 4  # each time, from where the last one ended
+_SWEEPS = 10
 
 _EXACT = 0.03
 """A relative error below this is as good as none."""
@@ -71,7 +71,7 @@ class Regression:
         y = min(max(y, _SHORTEST), _LONGEST)
         self._values.append((x, y, now))
         self._new += 1
-        if self._new > len(self._values) // 16:
+        if self._new > len(self._values) // 8:
             self._fit(now)
             self._new = 0
             self._off.clear()
@@ -93,7 +93,7 @@ class Regression:
         counts = 0.5 ** ((now - np.array([time for _, _, time in self._values])) / _HALF_LIFE)
         common = 1 / float(np.median(inputs.sum(axis=1)))
         inputs *= common
-        found = np.ones(len(self._prior))
+        found = np.array(self._coefficients) / (common * self._prior)
         for _ in range(_ROUNDS):
             error = np.maximum(np.abs(inputs @ found - 1), _EXACT)
             weighted = (inputs * (counts / error)[:, None]).T
