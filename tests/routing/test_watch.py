@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.routing.risk import ALWAYS_BEST, Promise, chosen, greatest_slack
+from headrace.routing import artefact
+from headrace.routing.risk import ALWAYS_BEST, chosen, greatest_slack
+from headrace.routing.router import Router
 from headrace.routing.watch import EAGER, Watch
-from headrace.routing.watched import NOT_PROMISED
-from routing.traffic import COSTS, Floats, a_router, serve, traffic
+from headrace.routing.watched import NOT_PROMISED, fingerprint
+from routing.traffic import COSTS, MODELS, Floats, serve, traffic
 
 QUALITY = 0.95
 
 
-def promised(slack: float, quality: float = QUALITY) -> Watch:
-    promise = Promise(quality, 0.05, 1000, "large", slack, 0.5, 1000)
-    return Watch(replace(a_router(), promises=(promise,)), quality, shadow=0.05)
+def a_watch(slack: float | None = None, quality: float = QUALITY, **options: Any) -> Watch:
+    return Watch(MODELS, "large", quality, slack=slack, **options)
+
+
+def promised(slack: float) -> Watch:
+    return a_watch(slack, shadow=0.05)
 
 
 def test_while_traffic_stays_as_it_is_quality_is_kept_at_about_the_cost_found_offline() -> None:
@@ -30,7 +36,7 @@ def test_while_traffic_stays_as_it_is_quality_is_kept_at_about_the_cost_found_of
         offline.append((chosen(good, 1, slack) == 1).mean())
     online, alarms = [], 0
     for seed in range(6):
-        watch = Watch(a_router(), QUALITY, shadow=0.1)
+        watch = a_watch(shadow=0.1)
         served = serve(watch, *traffic(40_000, seed), seed)
         assert served.since(20_000).quality >= QUALITY
         online.append(served.since(20_000).strong)
@@ -43,7 +49,7 @@ def test_a_slack_that_breaks_the_promise_is_hardly_ever_set() -> None:
     all_good, all_scores = traffic(50_000, 99)
     wanted, short = QUALITY * all_scores[:, 1].mean(), 0
     for seed in range(30):
-        watch = Watch(a_router(), QUALITY)
+        watch = a_watch()
         for good, scores in zip(*traffic(2000, seed), strict=True):
             watch.scored(good, scores, NOT_PROMISED)
         assert watch.slack is not None
@@ -73,14 +79,16 @@ def test_a_cheap_model_that_gets_worse_is_noticed_and_quality_restored_and_its_r
 def test_at_an_alarm_the_best_model_answers_everything_whatever_quality_is_asked_for() -> None:
     watch = promised(0.15)
     good, scores = np.array([0.9, 0.8]), np.array([0.0, 1.0])
-    assert watch.will_do(good).tolist() == watch.will_do(good, 0.9).tolist() == [True, True]
+    assert watch.will_do(good).tolist() == [True, True]
+    assert [watch.slack_for(quality, 0.3) for quality in (0.8, QUALITY, 0.99)] == [0.3, 0.15, 0.3]
     while not watch.state().alarms:
         assert not watch.state().drifted
         watch.scored(good, scores, 0)
     assert watch.state().scored < 40
     assert (watch.slack, watch.state().drifted) == (ALWAYS_BEST, True)
-    for quality in (None, 0.8, QUALITY, 0.99):
-        assert watch.will_do(good, quality).tolist() == [False, True]
+    assert watch.will_do(good).tolist() == [False, True]
+    for quality in (0.8, QUALITY, 0.99):
+        assert watch.slack_for(quality, 0.3) == ALWAYS_BEST
 
 
 def test_a_calibration_that_shifts_moves_no_threshold_but_more_is_scored() -> None:
@@ -116,7 +124,7 @@ def test_users_scores_that_change_have_more_scored_and_move_no_threshold() -> No
 
 def test_shadow_calls_stay_within_their_share_of_what_is_spent() -> None:
     for share in (0.0, 0.01, 0.05):
-        watch = Watch(a_router(), QUALITY, shadow=0.5, exploration=share)
+        watch = a_watch(shadow=0.5, exploration=share)
         serve(watch, *traffic(3000, 0), 0)
         state = watch.state()
         assert state.spent <= share * state.earned + (max(COSTS) if state.scored == 1 else 0)
@@ -132,33 +140,32 @@ def test_what_a_request_costs_in_the_shadow_does_not_decide_whether_it_is_scored
 
 
 def test_what_costs_nothing_is_scored_at_the_share_asked_for() -> None:
-    watch = Watch(a_router(), QUALITY, shadow=0.02, exploration=0.0)
+    watch = a_watch(shadow=0.02, exploration=0.0)
     served = sum(watch.wants_sample(draw) for draw in np.linspace(0, 1, 1000, endpoint=False))
     assert served == 1000 * 0.02 * EAGER
-    assert not any(Watch(a_router(), QUALITY, shadow=0.0).wants_sample(draw) for draw in (0.0, 0.5))
+    assert not any(a_watch(shadow=0.0).wants_sample(draw) for draw in (0.0, 0.5))
 
 
 def test_models_are_asked_that_some_slack_would_choose() -> None:
-    watch = Watch(a_router("tiny", "small", "medium", "large"), QUALITY)
+    watch = Watch(("tiny", "small", "medium", "large"), "large", QUALITY)
     assert watch.asks(np.array([0.2, 0.5, 0.4, 0.9]), 3) == [0, 1]
     assert watch.asks(np.array([0.2, 0.5, 0.6, 0.9]), 1) == [0, 2, 3]
     assert watch.asks(np.array([0.9, 0.5, 0.6, 0.9]), 0) == [3]
 
 
-def test_a_policy_that_may_use_some_models_promises_a_share_of_the_best_of_those() -> None:
-    watch = Watch(a_router("tiny", "small", "medium", "large"), QUALITY, models=["tiny", "medium"])
-    assert watch.best == 2
-    good = np.array([0.69, 0.9, 0.7, 0.95])
-    assert watch.will_do(good).tolist() == [True, False, True, False]
-    assert watch.asks(good, 2) == [0]
-    watch.scored(good, np.array([1.0, np.nan, 0.0, np.nan]), 0)
-    watch.scored(good, np.array([0.5, np.nan, 1.0, np.nan]), 0)
+def test_the_promise_is_about_the_best_model_even_where_another_costs_more() -> None:
+    watch = Watch(("tiny", "best", "dear"), "best", QUALITY)
+    good = np.array([0.69, 0.7, 0.6])
+    assert watch.will_do(good).tolist() == [True, True, False]
+    assert watch.asks(good, 2) == [0, 1]
+    watch.scored(good, np.array([1.0, 0.0, np.nan]), 0)
+    watch.scored(good, np.array([0.5, 1.0, 0.25]), 2)
     state = watch.state()
-    assert state.samples == 2 and state.realised is not None and state.realised.quality == 1.5
+    assert state.samples == 2 and state.realised is not None and state.realised.quality == 1.25
 
 
 def test_records_with_holes_count_for_what_they_show() -> None:
-    watch = Watch(a_router(), QUALITY, window=200)
+    watch = a_watch(window=200)
     good = np.array([0.7, 0.7])
     watch.scored(good, np.array([1.0, np.nan]), 0)
     assert watch.state().samples == 0
@@ -197,19 +204,20 @@ def test_what_is_saved_is_taken_up_as_if_nothing_had_been() -> None:
     assert _answers(again, *more) == _answers(watch, *more)
 
 
-def test_what_another_router_knew_is_not_taken_up_but_what_was_spent_is() -> None:
+def test_what_was_known_of_something_else_is_not_taken_up_but_what_was_spent_is() -> None:
     watch = promised(0.1)
     serve(watch, *traffic(2000, 0), 0)
     saved = json.loads(json.dumps(watch.save()))
-    estimator = a_router().estimator
-    others = [
-        Watch(replace(a_router(), estimator=replace(estimator, duals=estimator.duals * 2)), QUALITY),
-        Watch(a_router("a", "b"), QUALITY),
-        Watch(a_router(), 0.9),
-    ]
+    others = [a_watch(learnt="other"), a_watch(quality=0.9), Watch(("a", "large"), "large", QUALITY)]
     for other in others:
         assert not other.load(saved)
         state = other.state()
         assert (state.samples, state.spent, state.slack) == (0, watch.state().spent, None)
-    for garbage in (None, {}, {"router": 3}, {**saved, "records": [{"good": "x"}]}):
+    for garbage in (None, {}, {"about": 3}, {**saved, "records": [{"good": "x"}]}):
         assert not promised(0.1).load(garbage)
+
+
+def test_a_fingerprint_tells_routers_apart_that_estimate_differently() -> None:
+    router = artefact.first_day(MODELS)
+    other = Router(replace(router.estimator, duals=router.estimator.duals * 2))
+    assert fingerprint(router) == fingerprint(artefact.first_day(MODELS)) != fingerprint(other)

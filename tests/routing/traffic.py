@@ -8,18 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.routing import artefact
 from headrace.routing.risk import ALWAYS_BEST
-from headrace.routing.router import Router
 from headrace.routing.watch import Watch
 
 Floats = NDArray[np.float64]
 
+MODELS = ("small", "large")
 COSTS = (0.1, 1.0)
-
-
-def a_router(*models: str) -> Router:
-    return artefact.first_day(models or ("small", "large"))
 
 
 def traffic(count: int, seed: int, worse: float = 0.0) -> tuple[Floats, Floats]:

@@ -24,7 +24,6 @@ is scored in the shadow.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,10 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.routing.drift import SELDOM, Calibration
-from headrace.routing.risk import ALWAYS_BEST, Promise
-from headrace.routing.router import Router
+from headrace.routing.risk import ALWAYS_BEST
 from headrace.routing.sequential import Sequential, Shown
-from headrace.routing.watched import NOT_PROMISED, Known, Record, WatchState, realised
+from headrace.routing.watched import NOT_PROMISED, Known, Record, WatchState, enough, realised
 
 Floats = NDArray[np.float64]
 
@@ -62,60 +60,57 @@ _RENEWED = 8
 
 
 class Watch:
-    """One policy's promise. Vectors are (M,), as `router.models` are; a model's number is its place there."""
+    """One policy's promise. Vectors are (M,), as its models are; a model's number is its place there."""
 
     def __init__(
         self,
-        router: Router,
+        models: Sequence[str],
+        best: str,
         quality: float,
         *,
+        slack: float | None = None,
+        learnt: str = "",
         delta: float = 0.05,
         window: int = 1000,
         horizon: int = 1000,
         shadow: float = 0.02,
         exploration: float = 0.05,
-        models: Sequence[str] | None = None,
     ) -> None:
-        """`shadow`: the share of requests scored; `exploration`: of what answers cost, what that may cost.
+        """`models`: those that the policy may use, the cheapest first, one for each estimate; `best` is in it.
 
-        `models`: those that the policy may use; None: all.
+        `slack`: that of a promise set beforehand; None without one. `learnt`: `watched.fingerprint` of what
+        makes the estimates. `shadow`: the share of requests scored; `exploration`: of what answers cost, what
+        that may cost.
         """
+        self.models = tuple(models)
+        self.best = self.models.index(best)
+        """The model that the promise is about."""
         self.quality = quality
-        self._router, self._delta, self._window, self._horizon = router, delta, window, horizon
+        self._delta, self._window, self._horizon = delta, window, horizon
         self._shadow, self._exploration = shadow, exploration
-        names = [name for name in router.models if models is None or name in models]
-        self._columns = np.array([router.models.index(name) for name in names], np.intp)
-        self._best = int(np.argmax(router.estimator.means[self._columns]))
-        promise = self._promised(quality)
-        self._known = Known(
-            _fingerprint(router, names),
-            quality,
-            None if promise is None else promise.slack,
-            [Calibration() for _ in names],
-            [Calibration() for _ in names],
-        )
+        self._known = Known.of(self.models, best, quality, slack, learnt)
         self._evidence = self._no_evidence()
         self._earned_before = 0.0  # when the last request was considered
-
-    @property
-    def best(self) -> int:
-        """The model that the promise is about."""
-        return int(self._columns[self._best])
 
     @property
     def slack(self) -> float | None:
         """By how much a cheaper model may be less likely to be good; None: the estimates alone decide."""
         return self._known.slack
 
-    def will_do(self, good: Floats, quality: float | None = None) -> NDArray[np.bool_]:
-        """Which of the policy's models will do, (M,); the best one always will.
+    def slack_for(self, quality: float, promised: float | None) -> float | None:
+        """The slack where another quality is asked for, of which `promised` was promised beforehand, if any.
 
-        For another quality than the watched one, the router's own promises hold, or else its estimates. After
-        an alarm they do not: then the slack in use does for less, and only the best model for more.
+        After an alarm that no longer holds: the slack in use then does for less, the best model for more.
         """
-        asked = self.quality if quality is None else quality
-        will_do = np.zeros(len(good), np.bool_)
-        will_do[self._columns] = self._enough(good[None, self._columns], asked, self._slack_for(asked))[0]
+        if quality == self.quality:
+            return self._known.slack
+        if self._known.alarms:
+            return self._known.slack if quality < self.quality else ALWAYS_BEST
+        return promised
+
+    def will_do(self, good: Floats) -> NDArray[np.bool_]:
+        """Which models will do for a request of the watched quality; the best one always does."""
+        will_do: NDArray[np.bool_] = enough(good[None], self.best, self.quality, self._known.slack)[0]
         return will_do
 
     def wants_sample(self, draw: float) -> bool:
@@ -152,10 +147,10 @@ class Watch:
 
     def asks(self, good: Floats, answered: int) -> list[int]:
         """Models to ask in the shadow: the best, each that some slack chooses; not the one that answered."""
-        mine = good[self._columns[: self._best]]
-        before = np.maximum.accumulate(np.concatenate(([-np.inf], mine)))[:-1]
-        wanted = [*self._columns[np.flatnonzero(mine > before)], self.best]
-        return [int(model) for model in wanted if model != answered]
+        cheaper = good[: self.best]
+        before = np.maximum.accumulate(np.concatenate(([-np.inf], cheaper)))[:-1]
+        wanted = [*np.flatnonzero(cheaper > before).tolist(), self.best]
+        return [model for model in wanted if model != answered]
 
     def scored(self, good: Floats, scores: Floats, chosen: int) -> None:
         """One request that was scored in the shadow; a score is NaN where it is not known.
@@ -167,50 +162,41 @@ class Watch:
         known = self._known
         known.scored += 1
         known.suspicion = max(0, known.suspicion - 1)
-        mine, got = good[self._columns], scores[self._columns]
-        self._calibrate(got - mine)
-        if np.isnan(got[self._best]):
+        self._calibrate(scores - good)
+        if np.isnan(scores[self.best]):
             return
-        column = self._column(chosen)
-        known.records.append(
-            Record(
-                mine.tolist(),
-                [None if np.isnan(score) else float(score) for score in got],
-                column,
-            )
-        )
+        plain = [None if np.isnan(score) else float(score) for score in scores]
+        known.records.append(Record(good.tolist(), plain, chosen))
         del known.records[: -self._window]
-        fell_short = self.quality * got[self._best] - got[column]
-        if column != NOT_PROMISED and not np.isnan(fell_short) and known.promise.saw(float(fell_short)):
+        fell_short = float(self.quality * scores[self.best] - scores[chosen])
+        if chosen != NOT_PROMISED and not math.isnan(fell_short) and known.promise.saw(fell_short):
             self._alarm()
         elif not np.isnan(scores[self.asks(good, NOT_PROMISED)]).any():
-            self._evidence.saw(mine, got)
+            self._evidence.saw(good, scores)
             self._look()
 
     def feedback(self, good: Floats, model: int, score: float) -> None:
         """A user's score, from 0 to 1, for the answer of one model."""
-        known, column = self._known, self._column(model)
-        if column == NOT_PROMISED:
-            return
+        known = self._known
         known.feedback += 1
         known.feedback_sum += score
         known.expected_sum += float(good[self.best])
-        if known.received[column].saw(score - float(good[model])):
-            known.received[column] = Calibration()
+        if known.received[model].saw(score - float(good[model])):
+            known.received[model] = Calibration()
             known.suspicion = self._window // 4
 
     def state(self) -> WatchState:
         """How the promise fares."""
         known = self._known
-        good = np.array([record.good for record in known.records]).reshape(-1, len(self._columns))
-        choices = self._enough(good, self.quality, known.slack).argmax(axis=1)
+        good = np.array([record.good for record in known.records]).reshape(-1, len(self.models))
+        choices = enough(good, self.best, self.quality, known.slack).argmax(axis=1)
         return WatchState(
             quality=self.quality,
             delta=self._delta,
             slack=known.slack,
-            realised=realised(known.records, self._best),
+            realised=realised(known.records, self.best),
             samples=len(known.records),
-            share=float((choices == self._best).mean()) if len(choices) else None,
+            share=float((choices == self.best).mean()) if len(choices) else None,
             scored=known.scored,
             drifted=known.drifted,
             suspected=self.suspected,
@@ -231,41 +217,17 @@ class Watch:
         return saved
 
     def load(self, saved: object) -> bool:
-        """Takes up what `save` gave. False where that was of another router, other models or another quality:
-        its records say nothing here, and only what was spent is taken. False, too, for anything else."""
+        """Takes up what `save` gave. False where that was of other estimates, models or another quality: its
+        records say nothing here, and only what was spent is taken. False, too, for anything else."""
         try:
             known = msgspec.convert(saved, Known)
         except msgspec.ValidationError:
             return False
-        if (known.router, known.quality) == (self._known.router, self.quality):
+        if known.about == self._known.about:
             self._known, self._evidence = known, self._no_evidence(known.evidence)
             return True
         self._known.earned, self._known.spent, self._known.dearest = known.earned, known.spent, known.dearest
         return False
-
-    def _promised(self, quality: float) -> Promise | None:
-        promise = self._router.promise(quality)
-        return promise if promise is not None and promise.best == self._router.models[self.best] else None
-
-    def _slack_for(self, quality: float) -> float | None:
-        if quality == self.quality:
-            return self._known.slack
-        if self._known.alarms:
-            return self._known.slack if quality < self.quality else ALWAYS_BEST
-        promise = self._promised(quality)
-        return None if promise is None else promise.slack
-
-    def _enough(self, good: Floats, quality: float, slack: float | None) -> NDArray[np.bool_]:
-        """Of the policy's models: (N, C) gives (N, C)."""
-        wanted = good[:, [self._best]]
-        enough = good >= (quality * wanted if slack is None else wanted - slack)
-        enough[:, self._best] = True
-        return enough
-
-    def _column(self, model: int) -> int:
-        """Its number among the policy's models; NOT_PROMISED for one that is not."""
-        found = np.flatnonzero(self._columns == model)
-        return int(found[0]) if len(found) else NOT_PROMISED
 
     def _calibrate(self, residuals: Floats) -> None:
         known = self._known
@@ -285,7 +247,7 @@ class Watch:
         known.calibrations = [Calibration() for _ in known.calibrations]
 
     def _no_evidence(self, saved: Shown | None = None) -> Sequential:
-        return Sequential(self._best, self.quality, self._delta, self._window, saved)
+        return Sequential(self.best, self.quality, self._delta, self._window, saved)
 
     def _begin_anew(self) -> None:
         self._evidence = self._no_evidence()
@@ -297,20 +259,11 @@ class Watch:
         if evidence.count % _LOOKS:
             return
         found = evidence.slack(self._horizon)
-        enough = evidence.count >= self._window
-        known.settled = known.settled or enough
-        if enough or found > (ALWAYS_BEST if known.slack is None else known.slack):
+        whole = evidence.count >= self._window
+        known.settled = known.settled or whole
+        if whole or found > (ALWAYS_BEST if known.slack is None else known.slack):
             known.resets += found != known.slack
             known.slack = found
             known.drifted = False
         if evidence.count >= _RENEWED * self._window:
             self._evidence = self._no_evidence()
-
-
-def _fingerprint(router: Router, names: Sequence[str]) -> str:
-    """Of what makes the estimates: those of another router cannot be compared."""
-    estimator = router.estimator
-    hashed = hashlib.blake2b(repr((router.models, list(names))).encode(), digest_size=16)
-    for array in (estimator.duals, estimator.weights, estimator.means, estimator.links):
-        hashed.update(np.ascontiguousarray(array).tobytes())
-    return hashed.hexdigest()

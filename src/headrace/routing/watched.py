@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.routing.drift import Calibration, Detector
+from headrace.routing.router import Router
 from headrace.routing.sequential import Shown
+
+Floats = NDArray[np.float64]
+
+_FORMAT = 1
+"""Raised whenever what is known changes its meaning."""
 
 NOT_PROMISED = -1
 """In place of the chosen model, where the choice did not follow the slack: a cost limit, a fallback."""
@@ -33,7 +41,7 @@ class WatchState:
 
     `slack`: in use; None: the estimates alone decide, -1: the best model answers everything. `realised`: of
     the last `samples` scored requests, None without any. `share`: of those that the rule in use leaves to the
-    best model. `scored`: all ever scored. `drifted`: an alarm was raised, and no slack is supported since.
+    best model. `scored`: all ever scored. `drifted`: an alarm was raised, and no slack was set since.
     `sampling`: the share of requests scored now, budget allowing. `alarms`: of the promise; `shifts`: of
     calibrations. `resets`: how often a slack was set. `spent`: on calls in the shadow; `earned`: on answers.
     `feedback`: how many scores users gave; `received`: their mean over what the estimates expect of the best
@@ -72,9 +80,8 @@ class Record:
 class Known:
     """All that a watch knows."""
 
-    router: str
-    """A digest of what made the estimates."""
-    quality: float
+    about: str
+    """What it is about: of anything else it says nothing."""
     slack: float | None
     calibrations: list[Calibration]
     received: list[Calibration]
@@ -101,6 +108,29 @@ class Known:
     feedback_sum: float = 0.0
     expected_sum: float = 0.0
     """What the estimates expect of the best model, over the requests with feedback."""
+
+    @classmethod
+    def of(cls, models: Sequence[str], best: str, quality: float, slack: float | None, learnt: str) -> Known:
+        """At the beginning."""
+        about = repr((_FORMAT, list(models), best, quality, learnt))
+        return cls(about, slack, [Calibration() for _ in models], [Calibration() for _ in models])
+
+
+def fingerprint(router: Router) -> str:
+    """Of what makes a router's estimates: records with those of another say nothing."""
+    estimator = router.estimator
+    hashed = hashlib.blake2b(repr(router.models).encode(), digest_size=16)
+    for array in (estimator.duals, estimator.weights, estimator.means, estimator.links):
+        hashed.update(np.ascontiguousarray(array).tobytes())
+    return hashed.hexdigest()
+
+
+def enough(good: Floats, best: int, quality: float, slack: float | None) -> NDArray[np.bool_]:
+    """Which models will do: (N, M) gives (N, M). Without a slack it is the estimates that say so."""
+    wanted = good[:, [best]]
+    will_do = good >= (quality * wanted if slack is None else wanted - slack)
+    will_do[:, best] = True
+    return will_do
 
 
 def realised(records: Sequence[Record], best: int) -> Realised | None:
