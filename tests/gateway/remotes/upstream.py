@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 Script = Callable[["Exchange"], Awaitable[None]]
@@ -98,10 +100,17 @@ class Upstream:
         return f"{self.url}/v1"
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Upstream]:
-        """Listens on a free port for as long as the block runs."""
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async def serving(
+        self, certificate: Path | None = None, key: Path | None = None
+    ) -> AsyncIterator[Upstream]:
+        """Listens on a free port for as long as the block runs; with a certificate and its key, by TLS."""
+        tls = None
+        if certificate is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certificate, key)
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=tls)
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield self
         finally:

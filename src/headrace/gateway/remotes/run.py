@@ -71,6 +71,8 @@ class RemoteRun:
         self._ready: deque[Piece] = deque()
         self._ends: list[Piece] = []
         self._over = False
+        self._whole = False
+        """The stream was read to its end, and nothing failed."""
         self._delivered = False
         self._failed: RemoteError | None = None
         """To be raised once what came before it is delivered."""
@@ -109,11 +111,7 @@ class RemoteRun:
 
     async def _wait(self) -> None:
         """Reads until there is a piece, or the end."""
-        if self.ttft is None:
-            first = self._patience.first_token_timeout
-            self._watch.wait("did not begin its answer", first, self._asked_at)
-        else:
-            self._begin_to_wait()
+        self._begin_to_wait()
         try:
             while not self._ready and not self._over:
                 self._take(await self._response.read())
@@ -135,7 +133,14 @@ class RemoteRun:
             self._ready.clear()
 
     def _begin_to_wait(self) -> None:
-        """For what follows the first part. A sign of life keeps a stream for the longer of both limits."""
+        """After the first part, a sign of life keeps a stream going for the longer of both limits."""
+        if self._parts.ended:
+            self._watch.wait("did not end its stream", _LAST_WORDS, self._loop.time())
+            return
+        if self.ttft is None:
+            first = self._patience.first_token_timeout
+            self._watch.wait("did not begin its answer", first, self._asked_at)
+            return
         idle = self._patience.idle_timeout
         longest = max(idle, self._patience.first_token_timeout)
         self._watch.wait("sent no more of its answer", longest, self._loop.time(), idle)
@@ -152,7 +157,7 @@ class RemoteRun:
             raise garbage(self._name, "an event that is far too long") from None
         if self._bytes_left < 0:
             raise garbage(self._name, "far more than its answer can need")
-        if self._events.lines > lines and self.ttft is not None:
+        if self._events.lines > lines:
             self._watch.came()
         for data in events:
             self._sort(self._stream.take(data))
@@ -160,7 +165,7 @@ class RemoteRun:
                 self._end()
                 return
         if self._parts.ended and not had_ended:
-            self._watch.wait("did not end its stream", _LAST_WORDS, self._loop.time())
+            self._begin_to_wait()
 
     def _sort(self, pieces: list[Piece]) -> None:
         for piece in pieces:
@@ -174,7 +179,7 @@ class RemoteRun:
     def _end(self) -> None:
         if not self._parts.ended:
             raise cut_off(self._name)
-        self._over = True
+        self._over = self._whole = True
         self._ready.extend(self._ends)
 
     def _stalled(self, words: str, seconds: float) -> None:
@@ -183,7 +188,7 @@ class RemoteRun:
     async def leave(self, orderly: bool) -> None:
         """Gives the connection back, where the whole answer was read; else closes it."""
         self._watch.stop()
-        if orderly and self._over:
+        if orderly and self._whole:
             await self._response.settle()
         else:
             self._response.close()
