@@ -76,7 +76,7 @@ class Watch:
         shadow: float = 0.02,
         exploration: float = 0.05,
     ) -> None:
-        """`models`: those that the policy may use, the cheapest first, one for each estimate; `best` is in it.
+        """`models`: of the policy, the cheapest first, one for each estimate; `best` is one of them.
 
         `slack`: that of a promise set beforehand; None without one. `learnt`: `watched.fingerprint` of what
         makes the estimates. `shadow`: the share of requests scored; `exploration`: of what answers cost, what
