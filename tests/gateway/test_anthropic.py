@@ -262,7 +262,11 @@ def block(**fields: Any) -> dict[str, Any]:
 WRONG_IN_EITHER: Any = [
     ({"messages": []}, "'messages'"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "'messages[0].role'"),
-    (block(type="image", source={}), "'messages[0].content[1].type'"),
+    (block(type="document"), "'messages[0].content[1].type'"),
+    (block(type="image"), "'messages[0].content[1].source'"),
+    (block(type="image", source={}), "'messages[0].content[1].source.type'"),
+    (block(type="image", source={"type": "url"}), "'messages[0].content[1].source.url'"),
+    (block(type="image", source={"type": "url", "url": "https://a.example/b.png"}), "'messages'"),
     (block(type="tool_result"), "'messages[0].content[1].tool_use_id'"),
     (block(type="text"), "'messages[0].content[1].text'"),
     ({"system": [{"type": "image"}]}, "'system[0].type'"),

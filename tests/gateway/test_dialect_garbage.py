@@ -62,6 +62,7 @@ WORDS = st.sampled_from(
         "tool_result",
         "thinking",
         "image",
+        "input_image",
         "message",
         "function",
         "function_call",
@@ -91,6 +92,8 @@ NAMES = st.sampled_from(
         "summary",
         "parameters",
         "input_schema",
+        "image_url",
+        "source",
     ]
 )
 LEAVES = WORDS | st.none() | st.booleans() | st.integers(-2, 2)

@@ -265,7 +265,15 @@ def test_parameters_reach_the_worker(server: RunningGateway) -> None:
         ({"input": [{"role": "user"}]}, "input[0].content"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].image_url",
+        ),
+        (
+            {"input": [{"role": "system", "content": [{"type": "input_image"}]}]},
             "input[0].content[0].type",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]},
+            "input",
         ),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),

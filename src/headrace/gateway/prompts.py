@@ -221,6 +221,12 @@ def _content(message: ChatMessage, field: str) -> str:
 
 
 def _part(part: ContentPart, where: str) -> str:
+    if part.image_url is not None:  # in other dialects the place has another name
+        raise RequestError(
+            "'messages': this model takes no images; leave them out, or ask one that does.",
+            "messages",
+            code="unsupported_value",
+        )
     if part.type not in ("text", "input_text", "output_text", "refusal"):
         raise RequestError(
             f"'{where}.type': only text is supported, not {part.type!r:.60}.",

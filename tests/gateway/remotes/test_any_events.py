@@ -22,9 +22,10 @@ from headrace.gateway.remotes.tally import Asked, Tally
 WORDS = st.sampled_from(
     [
         "choices", "delta", "content", "index", "finish_reason", "tool_calls", "function", "name",
-        "arguments", "id", "usage", "prompt_tokens", "completion_tokens", "error", "message", "reasoning_content",
-        "prompt_tokens_details", "cached_tokens", "stop_reason", "text", "thinking", "partial_json", "input",
-        "content_block", "input_tokens", "output_tokens", "cache_read_input_tokens",
+        "arguments", "id", "usage", "prompt_tokens", "completion_tokens", "error", "message",
+        "reasoning_content", "prompt_tokens_details", "cached_tokens", "stop_reason", "text",
+        "thinking", "partial_json", "input", "content_block", "input_tokens", "output_tokens",
+        "cache_read_input_tokens",
     ]
 )  # fmt: skip
 VALUES = st.sampled_from(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.errors import RequestError
 from headrace.gateway.anthropic.requests import Block, Conversation
 from headrace.gateway.errors import missing
-from headrace.gateway.openai.requests import CalledFunction, ChatMessage, ToolCall
+from headrace.gateway.openai.requests import CalledFunction, ChatMessage, ContentPart, ImageUrl, ToolCall
 
 _BETWEEN = "\n"
 """Between blocks of text that a user or a system wrote: they are paragraphs, and not pieces of a sentence."""
@@ -42,10 +42,22 @@ class _Messages:
     def add_text(self, role: str, text: str) -> None:
         """A user's or a system's text."""
         last = self.messages[-1] if self.messages else None
-        if last is not None and last.role == role:
-            last.content = f"{last.content}{_BETWEEN}{text}"
-        else:
+        if last is None or last.role != role:
             self.messages.append(ChatMessage(role, text))
+        elif isinstance(last.content, list):
+            last.content.append(ContentPart("text", text))
+        else:
+            last.content = f"{last.content}{_BETWEEN}{text}"
+
+    def _add_image(self, url: str) -> None:
+        """A user's image; what it stands among is then in parts."""
+        last = self.messages[-1] if self.messages else None
+        if last is None or last.role != "user":
+            last = ChatMessage("user", [])
+            self.messages.append(last)
+        if not isinstance(last.content, list):
+            last.content = [ContentPart("text", last.content)]
+        last.content.append(ContentPart("image_url", image_url=ImageUrl(url)))
 
     def add_user(self, blocks: Sequence[Block], field: str) -> None:
         """A user's blocks; tools' results are messages of their own."""
@@ -53,8 +65,10 @@ class _Messages:
             where = f"{field}[{i}]"
             if block.type == "tool_result":
                 self._add_result(block, where)
+            elif block.type == "image":
+                self._add_image(_image_url(block, f"{where}.source"))
             else:
-                self.add_text("user", _text(block, where, "text and tool_result"))
+                self.add_text("user", _text(block, where, "text, image and tool_result"))
         if not blocks:
             self.add_text("user", "")
 
@@ -91,6 +105,24 @@ class _Messages:
         assert block.id is not None and block.name is not None and block.input is not None
         self._called[block.id] = block.name
         return ToolCall(CalledFunction(block.name, block.input), block.id)
+
+
+def _image_url(block: Block, where: str) -> str:
+    """The image's URL, which holds the image itself where the block does."""
+    source = block.source
+    if source is None:
+        raise missing(where)
+    for kind, needed in (("base64", ("media_type", "data")), ("url", ("url",))):
+        if source.type == kind:
+            for name in needed:
+                if getattr(source, name) is None:
+                    raise missing(f"{where}.{name}")
+            return source.url or f"data:{source.media_type};base64,{source.data}"
+    raise RequestError(
+        f"'{where}.type': only base64 and url are supported, not {source.type!r:.60}.",
+        f"{where}.type",
+        code="unsupported_value",
+    )
 
 
 def _blocks(content: str | list[Block]) -> list[Block]:

@@ -16,6 +16,15 @@ _Name = Annotated[str, Meta(min_length=1, max_length=256)]
 _StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
+class ImageSource(Struct):
+    """Where an image comes from: held as base64, or at a URL."""
+
+    type: str | None = None
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
 class Block(Struct):
     """A piece of a message; which fields it has depends on its type."""
 
@@ -28,6 +37,7 @@ class Block(Struct):
     tool_use_id: str | None = None
     content: str | list[Block] | None = None
     is_error: bool | None = None
+    source: ImageSource | None = None
 
 
 class Message(Struct):

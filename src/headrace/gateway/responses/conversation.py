@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.errors import RequestError
 from headrace.gateway.errors import missing
-from headrace.gateway.openai.requests import CalledFunction, ChatMessage, ToolCall
+from headrace.gateway.openai.requests import CalledFunction, ChatMessage, ContentPart, ImageUrl, ToolCall
 from headrace.gateway.responses.requests import Item, Part, ResponsesRequest
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -43,7 +43,8 @@ class _Messages:
             if role is None:
                 told = f"expected one of {', '.join(_ROLES)}, got {item.role!r:.60}"
                 raise RequestError(f"Invalid '{field}.role': {told}.", f"{field}.role")
-            self.add_message(role, _text(item.content, f"{field}.content"))
+            read = _with_images if role == "user" else _text
+            self.add_message(role, read(item.content, f"{field}.content"))
         elif item.type == "reasoning":
             thought = _text(item.content or item.summary or "", f"{field}.content")
             last = self._unwritten()
@@ -60,8 +61,11 @@ class _Messages:
                 code="unsupported_value",
             )
 
-    def add_message(self, role: str, text: str) -> None:
-        """A message's text; that of neighbouring system messages is one, for many templates take no more."""
+    def add_message(self, role: str, text: str | list[ContentPart]) -> None:
+        """A message's text, a user's perhaps with images.
+
+        That of neighbouring system messages is one, for many templates take no more.
+        """
         last = self.messages[-1] if self.messages else None
         if role == "assistant":
             self._unwritten().content = text
@@ -105,6 +109,24 @@ def _object(text: str, field: str) -> dict[str, Any]:
         return msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         raise RequestError(f"Invalid '{field}': expected a JSON object in a text.", field) from error
+
+
+def _with_images(content: str | list[Part] | None, field: str) -> str | list[ContentPart]:
+    """A user's text; in parts where there are images among it."""
+    if not isinstance(content, list) or all(part.type != "input_image" for part in content):
+        return _text(content, field)
+    return [
+        _image(part, f"{field}[{i}]")
+        if part.type == "input_image"
+        else ContentPart("text", _part(part, f"{field}[{i}]"))
+        for i, part in enumerate(content)
+    ]
+
+
+def _image(part: Part, field: str) -> ContentPart:
+    if part.image_url is None:  # but a file of OpenAI's
+        raise missing(f"{field}.image_url")
+    return ContentPart("image_url", image_url=ImageUrl(part.image_url, part.detail))
 
 
 def _text(content: str | list[Part] | None, field: str) -> str:

@@ -21,6 +21,8 @@ class Part(Struct):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
 
 
 class Item(Struct):
