@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from headrace import __version__
-from headrace.config import explain, options, read_file, unknown_variables
+from headrace.config import explain, options, read_file, read_fleet, unknown_variables
 from headrace.errors import HeadraceError
 
 _ELSEWHERE = {
@@ -91,7 +91,10 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @options("replicas", "prefill", "decode", "ttft_limit_ms", "tpot_limit_ms", *_JOINING, *_CLUSTER)
 @options("load_on_demand", "memory_gib", "keep_alive", "expose_prefixes")
 @options(*_OPERATORS)
+@click.pass_context
 def serve(
+    ctx: click.Context,
+    /,
     model: str,
     host: str,
     port: int,
@@ -133,6 +136,10 @@ def serve(
         listen_workers = listen_workers or cluster.listen
         worker_secret_file = cluster.secret_file()
     models = [model] if Path(model).is_file() else [name.strip() for name in model.split(",")]
+    fleet = read_fleet(ctx.find_root().params["config"])
+    if fleet.models and ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT:
+        models = []
+    sources = [*models, *(table.source for table in fleet.models.values() if not table.remote), model]
     settings = ServeSettings(
         host=host,
         port=port,
@@ -140,8 +147,9 @@ def serve(
         max_body_mib=max_body_mib,
         drain_seconds=drain_seconds,
         log_requests=log_requests,
-        worker=WorkerSettings(**_engine_settings(model=models[0], **engine)),
+        worker=WorkerSettings(**_engine_settings(model=sources[0], **engine)),
         models=models,
+        fleet=fleet,
         shapes=Shapes.parse(replicas, prefill, decode),
         limits=Limits(*(None if ms is None else ms / 1e3 for ms in (ttft_limit_ms, tpot_limit_ms))),
         workers=WorkersPort.of(listen_workers, worker_secret_file, worker_heartbeat),

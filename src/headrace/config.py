@@ -11,14 +11,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from headrace.errors import ConfigError
 from headrace.option_types import FiniteNumber, WholeNumber
-from headrace.routing.tables import FleetTables, read_tables
+
+if TYPE_CHECKING:
+    from headrace.routing.tables import FleetTables
 
 FILE = "headrace.toml"
 _TABLES = ("models", "policies", "budgets", "routing")
@@ -255,6 +257,8 @@ def read_fleet(path: Path | None) -> FleetTables:
 
     Raises ConfigError that names the table, the key and what was expected.
     """
+    from headrace.routing.tables import read_tables
+
     file, content = _content(path)
     return read_tables({key: content[key] for key in _TABLES if key in content}, file)
 

@@ -64,6 +64,10 @@ class Shapes:
                 others = count
         return cls(FleetShape(others, prefill, decode), by_model)
 
+    def with_model(self, model: str, replicas: int) -> Shapes:
+        """The same, but for one model's replicas."""
+        return Shapes(self.others, {**self.by_model, model: FleetShape(replicas)})
+
     def of(self, model: str) -> FleetShape:
         return self.by_model.get(model, self.others)
 

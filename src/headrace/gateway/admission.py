@@ -84,6 +84,17 @@ class Admission:
             room = self._rooms[model] = Room(self.max_queue, self.capacity, lambda: self.workers(model))
         return room
 
+    def open_room(self, model: str, capacity: Capacity) -> None:
+        """Gives a model a room of its own capacity, whatever others have: of one that is served elsewhere."""
+        self._rooms[model] = Room(self.max_queue, capacity, lambda: 1)
+
+    def expected_wait(self, model: str, now: float) -> float:
+        """Seconds that a request which came now would wait for its turn; `now` is time.monotonic's."""
+        room = self._rooms.get(model)
+        if room is None or room.has_room:
+            return 0.0
+        return (room.held + 1) / room.drain_rate.per_second(now)
+
     def check(self, caller: Caller, model: str, sequences: int = 1, priority: int = 0) -> None:
         """Refuses at once what `admit` would refuse whatever its prompt is. Changes nothing."""
         self._check_open(sequences)

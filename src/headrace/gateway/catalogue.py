@@ -50,15 +50,19 @@ class Catalogue:
         loader: ModelLoader | None,
         named: Sequence[LocalFile],
         *,
+        at_once: Sequence[str] | None = None,
         on_demand: bool = False,
         budget: Budget | None = None,
     ) -> None:
-        """Offers the models `named` (the first stays loaded), and `on_demand` all in the models folder."""
+        """Offers the models `named`, and `on_demand` all in the models folder.
+
+        Those named in `at_once`, the first where None, are loaded at the start and stay.
+        """
         self.on_demand = on_demand
         self.loaded_models = LoadedModels()
         self._loader = loader
         self._named = {file.name: file for file in named}
-        self._first = named[0].name if named else None
+        self._at_once = [file.name for file in named[:1]] if at_once is None else list(at_once)
         self._budget = budget or Budget()
         self._residents: dict[str, Resident] = {}
         self._leaving: dict[asyncio.Task[None], Resident] = {}
@@ -172,7 +176,7 @@ class Catalogue:
         file = self.find(name)
         if resident is not None:
             self._unload(resident)
-        keep_alive = NEVER if name == self._first else self._budget.keep_alive
+        keep_alive = NEVER if name in self._at_once else self._budget.keep_alive
         resident = self._residents[name] = Resident(name, keep_alive, self._expired)
         resident.loading = asyncio.create_task(self._load(file, resident), name=f"load {name}")
         resident.loading.add_done_callback(_retrieve)
@@ -296,9 +300,9 @@ class Catalogue:
         await asyncio.gather(*loading, *self._leaving, *leaving, return_exceptions=True)
 
     async def __aenter__(self) -> Catalogue:
-        """Loads the first model; raises as `use` does."""
-        if self._first is not None:
-            async with self.use(self._first):
+        """Loads the models that are to be there from the start; raises as `use` does."""
+        for name in self._at_once:
+            async with self.use(name):
                 pass
         return self
 

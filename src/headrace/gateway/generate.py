@@ -13,11 +13,12 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.errors import HeadraceError, RequestError
 from headrace.gateway.answering import Renderer, Running
+from headrace.gateway.asking import Asking
 from headrace.gateway.body import CLIENT_GONE, ClientGoneError, decode, read_body
 from headrace.gateway.connection import send_error, send_json, while_connected
 from headrace.gateway.deadline import Deadline, asked_timeout
 from headrace.gateway.errors import error_json, internal, unavailable
-from headrace.gateway.local_answer import Asking, local_answer
+from headrace.gateway.local_answer import local_answer
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest, refuse_unserved
 from headrace.gateway.request_log import RequestRecord
 from headrace.gateway.state import Gateway
@@ -91,14 +92,20 @@ class GenerateEndpoint(Generic[Body]):
         asked = self.dialect.asked(body)
         refuse_unserved(asked)
         caller = self.gateway.callers.identify(scope)
-        caller.check_model(asked.model)
-        if (answer := await self.dialect.without_text(body)) is not None:
-            await send_json(send, 200, answer)
+        router = self.gateway.router
+        if router is None or not router.covers(asked.model):
+            router = None
+            caller.check_model(asked.model)
+        else:
+            router.check(caller, asked.model)
+        if (told := await self.dialect.without_text(body)) is not None:
+            await send_json(send, 200, told)
             return 200
         asked.priority = caller.priority(asked.priority or 0)
         asking = Asking(scope, caller, record, asked, self.dialect.id_prefix, self.dialect.keep_alive(body))
         deadline = Deadline(asked_timeout(scope, self.gateway.request_timeout))
-        async with while_connected(receive), deadline, local_answer(self.gateway, asking) as running:
+        answer = local_answer(self.gateway, asking) if router is None else router.answer(asking)
+        async with while_connected(receive), deadline, answer as running:
             renderer = self.dialect.renderer(body, running)
             if asked.stream:
                 return await Stream(running, renderer, deadline, send).send_all()

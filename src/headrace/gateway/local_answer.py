@@ -6,37 +6,13 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-
-from starlette.types import Scope
 
 from headrace.gateway.answering import AnswerHead, Running
-from headrace.gateway.callers import Caller
-from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.asking import Asking
 from headrace.gateway.prefix_access import asks_to_explain, explain_all
 from headrace.gateway.prepare import prepare, sequences
-from headrace.gateway.request_log import RequestRecord
 from headrace.gateway.run import Run
 from headrace.gateway.state import Gateway
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """A request whose body is understood, and who sent it."""
-
-    scope: Scope
-    caller: Caller
-    record: RequestRecord
-    request: ChatRequest | CompletionRequest
-    id_prefix: str
-    """How an answer's id begins."""
-    keep_alive: float | None = None
-    """Seconds for which the model stays loaded after it; None leaves that as it is."""
-
-    @property
-    def background(self) -> bool:
-        """Whether it may only fill gaps."""
-        return bool(self.scope.get("headrace.background"))
 
 
 @asynccontextmanager

@@ -114,6 +114,11 @@ class Metrics:
             registry=self._registry,
         )
 
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where other parts' metrics go."""
+        return self._registry
+
     def render(self, engines: Mapping[str, Mapping[str, EngineStats]]) -> bytes:
         """The text that Prometheus reads; `engines` holds the latest figures by model and replica."""
         self._engines.stats = engines

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import msgspec
 from starlette.types import Scope
 
+from headrace.gateway.answering import Answering
 from headrace.gateway.callers import Caller
-from headrace.gateway.run import Run
 
 _LONGEST_PATH = 200
 
@@ -27,7 +27,7 @@ class RequestRecord:
     """On time.monotonic's clock."""
     id: str = "-"
     """The answer's; "-" where the request was refused before it had one."""
-    run: Run | None = None
+    run: Answering | None = None
     scope: Scope = field(default_factory=dict)
     """The request's, for its id, its caller and its headers."""
     model: str = "-"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import json
 import shlex
@@ -30,11 +31,13 @@ from headrace.gateway.operating import OperatorSettings
 from headrace.gateway.prompter import ModelPrompter
 from headrace.gateway.recruiting import WorkersPort, open_port
 from headrace.gateway.request_log import Observer
+from headrace.gateway.routed.opened import opened_routes
 from headrace.gateway.server import ServerOptions, listen, serve
 from headrace.gateway.state import Gateway
 from headrace.gateway.waiting_room import Capacity
 from headrace.models.local import LocalFile, local_file
 from headrace.models.registry import home, resolve_to_run
+from headrace.routing.tables import FleetTables
 from headrace.worker.host import free_memory
 from headrace.worker.messages import Ready
 from headrace.worker.settings import WorkerSettings
@@ -57,7 +60,9 @@ class ServeSettings:
     worker: WorkerSettings
     """How models are run; its own is loaded at the start."""
     models: Sequence[str]
-    """Names or paths of all that are served, the worker's first."""
+    """Names or paths of all that are served, the worker's first; the fleet's own are served, too."""
+    fleet: FleetTables = field(default_factory=FleetTables)
+    """Models, policies and budgets of the file of settings."""
     shapes: Shapes = field(default_factory=Shapes)
     """Replicas of each model."""
     workers: WorkersPort | None = None
@@ -90,14 +95,31 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
         settings.operators.observers(settings.log_requests, tell) as observers,
         listen(settings.host, settings.port) as sock,
     ):
-        named = []
-        for name in settings.models:
-            resolve_to_run(name)
-            named.append(local_file(name))
+        named = _named(settings)
         if settings.worker.draft_model is not None:
             resolve_to_run(settings.worker.draft_model)
-        tell(f"loading {settings.worker.model}")
+        if named:
+            tell(f"loading {', '.join(file.name for file in _at_once(settings, named))}")
         uvloop.run(_serve(settings, named, sock, tell, callers, options, observers))
+
+
+def _named(settings: ServeSettings) -> list[LocalFile]:
+    """All models that are served from here, under the names that requests use."""
+    named: dict[str, LocalFile] = {}
+    for name in settings.models:
+        resolve_to_run(name)
+        file = local_file(name)
+        named[file.name] = file
+    for name, table in settings.fleet.models.items():
+        if not table.remote:
+            resolve_to_run(table.source)
+            named[name] = dataclasses.replace(local_file(table.source), name=name)
+    return list(named.values())
+
+
+def _at_once(settings: ServeSettings, named: Sequence[LocalFile]) -> Sequence[LocalFile]:
+    """Those that are loaded at the start, for good: the first one, and the fleet's."""
+    return [file for i, file in enumerate(named) if not i or file.name in settings.fleet.models]
 
 
 @contextlib.asynccontextmanager
@@ -111,8 +133,12 @@ async def _catalogue(
     memory = settings.memory_bytes
     if memory is None and (settings.load_on_demand or len(named) > 1):
         memory = free_memory()
-    first = settings.shapes.of(named[0].name)
-    if not first.count and settings.workers is None:
+    shapes = settings.shapes
+    for name, table in settings.fleet.models.items():
+        if table.replicas is not None:
+            shapes = shapes.with_model(name, table.replicas)
+    waits = bool(named) and not shapes.of(named[0].name).count
+    if waits and settings.workers is None:
         raise ConfigError("without replicas of its own (--replicas 0) the server needs --listen-workers")
 
     def served() -> list[str]:
@@ -122,13 +148,19 @@ async def _catalogue(
         loader = ModelLoader(
             settings.worker,
             budgeted=memory is not None,
-            shapes=settings.shapes,
+            shapes=shapes,
             registry=registry,
             limits=settings.limits,
         )
         budget = Budget(memory, settings.keep_alive, settings.drain_seconds)
-        catalogue = Catalogue(loader, named, on_demand=settings.load_on_demand, budget=budget)
-        if not first.count:
+        catalogue = Catalogue(
+            loader,
+            named,
+            at_once=[file.name for file in _at_once(settings, named)],
+            on_demand=settings.load_on_demand,
+            budget=budget,
+        )
+        if waits:
             tell(f"waiting for a worker that joins with {named[0].name}")
         async with contextlib.AsyncExitStack() as stack:
             if settings.cluster is not None and registry is not None:
@@ -174,22 +206,28 @@ async def _serve(
             gateway.callers,
         )
         url = _url(sock, "http" if options.tls is None else "https")
-        (first,) = catalogue.residents()
+        workers = {r.name: r.fleet.workers for r in catalogue.residents() if r.fleet is not None}
 
         def ready() -> None:
-            assert first.fleet is not None and first.served is not None
-            prompter = first.served.prompter
-            assert isinstance(prompter, ModelPrompter)
-            facts, seconds = first.fleet.facts, time.monotonic() - began
-            tell(f"loaded in {seconds:.1f} s; context {facts.context_length} tokens, cache {_cache(facts)}")
+            for resident in catalogue.residents():
+                assert resident.fleet is not None
+                facts, seconds = resident.fleet.facts, time.monotonic() - began
+                name = f"{resident.name} " if len(workers) > 1 else ""
+                tell(
+                    f"{name}loaded in {seconds:.1f} s; context {facts.context_length} tokens, "
+                    f"cache {_cache(facts)}"
+                )
             # What was made while loading stays: the collector need not look at it again.
             gc.collect()
             gc.freeze()
-            sample = _sample(url, first.name, prompter.chats, callers.open)
-            others = sorted(file.name for file in catalogue.available() if file.name != first.name)
+            others = sorted(file.name for file in catalogue.available() if file.name not in workers)
             if others:
                 tell(f"loaded when asked for: {', '.join(others)}")
-            tell(f"serving {first.name} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
+            routed = [] if gateway.router is None else gateway.router.names()
+            name, chats = _first_to_ask(catalogue, routed)
+            sample = _sample(url, name, chats, callers.open)
+            served = ", ".join([*workers, *routed])
+            tell(f"serving {served} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
 
         def draining(running: int) -> None:
             tell(
@@ -197,7 +235,8 @@ async def _serve(
                 "Ctrl-C again ends it at once"
             )
 
-        async with gateway.batches:
+        routes = opened_routes(settings.fleet, gateway, settings.data_dir or home() / "data", workers)
+        async with gateway.batches, routes:
             await serve(
                 gateway,
                 sock,
@@ -208,6 +247,15 @@ async def _serve(
                 stop_engines=lambda: catalogue.drain(_WORKER_EXIT_SECONDS),
             )
     tell("ended")
+
+
+def _first_to_ask(catalogue: Catalogue, routed: Sequence[str]) -> tuple[str, bool]:
+    """The name for a first request, and whether that is a chat: a policy, else a model that is here."""
+    if routed:
+        return routed[0], True
+    first = catalogue.residents()[0]
+    assert first.served is not None and isinstance(first.served.prompter, ModelPrompter)
+    return first.name, first.served.prompter.chats
 
 
 def _cache(facts: Ready) -> str:

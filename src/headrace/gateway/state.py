@@ -5,16 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
+from headrace.gateway.answering import Running
+from headrace.gateway.asking import Asking
 from headrace.gateway.batches.service import Batches
 from headrace.gateway.bodies import Bodies
-from headrace.gateway.callers import Callers
+from headrace.gateway.callers import Caller, Callers
 from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.request_log import Observer
 from headrace.gateway.served import ServedModel
+
+
+class Router(Protocol):
+    """Answers requests that name a policy, or a model of the fleet's tables."""
+
+    def covers(self, name: str) -> bool:
+        """Whether requests for this name are its to answer."""
+        ...
+
+    def check(self, caller: Caller, name: str) -> None:
+        """Raises RequestError, 404, where the caller may ask nothing that the name stands for."""
+        ...
+
+    def answer(self, asking: Asking) -> AbstractAsyncContextManager[Running]:
+        """The answer, for as long as the block runs; leaving it cancels what still runs."""
+        ...
+
+    def names(self) -> Sequence[str]:
+        """What requests can name besides the models that are served here: policies, models elsewhere."""
+        ...
 
 
 @dataclass(slots=True)
@@ -38,6 +61,8 @@ class Gateway:
     """Whether clients may see text of cached prompts and pin some; None: those on this machine may."""
     batches: Batches | None = None
     """Files and batches; None where the server keeps none."""
+    router: Router | None = None
+    """Who answers requests that are routed; None where no fleet is described."""
     catalogue: Catalogue = field(init=False)
     """Those that can be loaded too; none but `models` unless another is set."""
 

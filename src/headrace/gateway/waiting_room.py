@@ -142,7 +142,7 @@ class WaitingRoom:
 
     def next(self) -> Ticket | None:
         """The ticket whose turn it is, now inside; None where the engine has enough or nobody waits."""
-        if not self._has_room():
+        if not self.has_room:
             return None
         ticket = self._queue.pop()
         if ticket is None and self.running < self.engines() * self.capacity.sequences * _FOR_BACKGROUND:
@@ -154,7 +154,9 @@ class WaitingRoom:
             self._starting_tokens += ticket.prompt_tokens
         return ticket
 
-    def _has_room(self) -> bool:
+    @property
+    def has_room(self) -> bool:
+        """Whether the engines can be given more."""
         engines = max(1, self.engines())
         if self.running >= engines * self.capacity.sequences:
             return False

@@ -128,6 +128,8 @@ class RoutingTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     router: str | None = None
     """File of `headrace route train`; default: what can be said on the first day."""
+    confidence: str | None = None
+    """File of what cascades accept answers by; default: how likely its tokens were to the model."""
     shadow: Annotated[float, Meta(ge=0, le=1)] = 0.02
     """Share of the requests that are scored in the shadow."""
     exploration_budget: Annotated[float, Meta(ge=0, le=1)] = 0.05

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from headrace.gateway.openai.answers import Usage as ChatUsage
+from headrace.gateway.route_report import RouteReport
 
 encode = msgspec.json.Encoder().encode
 
@@ -21,6 +22,8 @@ class Usage(Struct):
     """None is accounted for apart: whatever is computed may be found again."""
     cache_read_input_tokens: int
     output_tokens: int
+    headrace: RouteReport | UnsetType = UNSET
+    """Of a routed request."""
 
 
 class TextBlock(Struct, tag="text"):
@@ -117,4 +120,4 @@ def server_sent_event(event: Event) -> bytes:
 def usage_of(known: ChatUsage) -> Usage:
     """The usage in Anthropic's terms."""
     cached = known.prompt_tokens_details.cached_tokens
-    return Usage(known.prompt_tokens - cached, 0, cached, known.completion_tokens)
+    return Usage(known.prompt_tokens - cached, 0, cached, known.completion_tokens, known.headrace)

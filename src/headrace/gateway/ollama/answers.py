@@ -14,6 +14,7 @@ from headrace.gateway.answering import Answer, Call
 from headrace.gateway.ollama.durations import timestamp
 from headrace.gateway.openai.answers import TokenLogprob, Usage
 from headrace.gateway.openai.logprobs import TokenBytes, chat_logprobs
+from headrace.gateway.route_report import RouteReport
 from headrace.models.answer import AnswerPart, CallArguments, CallStart, Reasoning, Text
 from headrace.worker.messages import TokenEvent
 
@@ -55,6 +56,8 @@ class Body(Struct):
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
+    headrace: RouteReport | UnsetType = UNSET
+    """Of a routed request."""
 
 
 def error_json(error: RequestError) -> bytes:
@@ -165,6 +168,7 @@ class OllamaRenderer:
         body.load_duration = _ns(self._began - self._arrived)
         body.prompt_eval_count, body.prompt_eval_duration = usage.prompt_tokens, _ns(first - self._began)
         body.eval_count, body.eval_duration = usage.completion_tokens, _ns(now - first)
+        body.headrace = usage.headrace
         return body
 
     def _logprobs(self, events: Sequence[TokenEvent]) -> list[TokenLogprob] | UnsetType:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from headrace.gateway.prefix_report import PrefixReport
+from headrace.gateway.route_report import RouteReport
 
 encode = msgspec.json.Encoder().encode
 
@@ -25,6 +26,8 @@ class Usage(Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    headrace: RouteReport | UnsetType = UNSET
+    """Of a routed request."""
 
 
 class TopLogprob(Struct):

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headrace.errors import RequestError
+from headrace.routing.wants import WantsBody
 
 _Count = Annotated[int, Meta(ge=1)]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -130,6 +131,8 @@ class GenerationRequest(Unserved, kw_only=True):
     """Cached prefixes are shared only among requests of equal salt."""
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     """Lower runs first."""
+    headrace: WantsBody | None = None
+    """What is asked of the route, where one is taken."""
 
 
 class ImageUrl(Struct):

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from headrace.gateway.openai.answers import Usage as ChatUsage
 from headrace.gateway.responses.requests import Format, Reasoning, Tool, ToolChoice
+from headrace.gateway.route_report import RouteReport
 
 encode = msgspec.json.Encoder().encode
 
@@ -32,6 +33,8 @@ class Usage(Struct):
     output_tokens: int
     output_tokens_details: OutputDetails
     total_tokens: int
+    headrace: RouteReport | UnsetType = UNSET
+    """Of a routed request."""
 
 
 class OutputText(Struct, tag="output_text"):
@@ -138,4 +141,5 @@ def usage_of(known: ChatUsage, reasoning_tokens: int) -> Usage:
         known.completion_tokens,
         OutputDetails(reasoning_tokens),
         known.total_tokens,
+        known.headrace,
     )

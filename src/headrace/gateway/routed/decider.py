@@ -1,0 +1,181 @@
+"""Which model shall answer a request: everything that is known of each, handed to a policy."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+
+from starlette.types import Scope
+
+from headrace.errors import RequestError
+from headrace.gateway.asking import Asking
+from headrace.gateway.callers import Caller
+from headrace.gateway.errors import UnavailableError
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.routed.accounts import Accounts
+from headrace.gateway.routed.attempt import is_elsewhere
+from headrace.gateway.routed.member import Foreseen, Member, Refusal
+from headrace.gateway.routed.need import Need, need_of
+from headrace.gateway.routed.route import Route
+from headrace.gateway.routed.rule import Rule
+from headrace.routing.budget import NANO, Budgets
+from headrace.routing.candidate import NOT_ALLOWED, Candidate, over_budget, too_short
+from headrace.routing.policies import Cheapest
+from headrace.routing.policy import NoModelError, Plan
+from headrace.routing.quality import Judged, Quality
+from headrace.routing.wants import Wants, wants_of
+
+log = logging.getLogger("headrace.gateway")
+
+_HEADERS = b"x-headrace-"
+_NO_PREDICTION = Foreseen(1, 0.0, 0.0, 0.0)
+
+
+class Decider:
+    """Decides; runs nothing."""
+
+    def __init__(self, members: Mapping[str, Member], quality: Quality, budgets: Budgets):
+        self._members = members
+        self._quality = quality
+        self._budgets = budgets
+
+    async def decide(self, asking: Asking, rule: Rule) -> Route:
+        """Raises RequestError: what is asked for cannot be had, or not now."""
+        request = asking.request
+        wants = wants_of(_headers(asking.scope), request.headrace).or_else(rule.table.defaults)
+        allowed = _allowed(rule, wants, asking.caller)
+        need = need_of(request)
+        judged = self._judge(rule, need.text, wants.quality or 1.0)
+        exact = wants.first_token is not None or rule.table.hedge is not None
+        left = self._budgets.left(asking.caller.name, time.time())
+        candidates: dict[str, Candidate] = {}
+        foreseen: dict[str, Foreseen] = {}
+        for name in rule.models:
+            if name not in allowed:
+                candidates[name] = _refused(self._members[name], judged[name])
+                continue
+            seen, candidates[name] = await self._candidate(
+                self._members[name], judged[name], need, request, exact=exact, left=left
+            )
+            foreseen[name] = seen
+        plan = _checked(rule, wants, candidates)
+        identity = secrets.token_hex(12)
+        return Route(
+            id=identity,
+            rule=rule,
+            asking=asking,
+            need=need,
+            wants=wants,
+            candidates=candidates,
+            foreseen=foreseen,
+            plan=plan,
+            best=self._quality.best(rule.models),
+            accounts=Accounts(self._budgets, identity, asking.caller.name),
+        )
+
+    def _judge(self, rule: Rule, text: str, quality: float) -> Mapping[str, Judged]:
+        slack = None
+        if rule.watch is not None:
+            promise = self._quality.promise(quality, rule.models)
+            slack = rule.watch.slack_for(quality, None if promise is None else promise.slack)
+        return self._quality.judge(text, quality, slack, rule.models)
+
+    async def _candidate(
+        self,
+        member: Member,
+        judged: Judged,
+        need: Need,
+        request: ChatRequest | CompletionRequest,
+        *,
+        exact: bool,
+        left: int | None,
+    ) -> tuple[Foreseen, Candidate]:
+        refusal = None
+        try:
+            seen = await member.foresee(need, request, exact)
+        except RequestError as error:
+            if not is_elsewhere(error):
+                raise
+            too_long = error.code == "context_length_exceeded"
+            seen, refusal = _NO_PREDICTION, Refusal(too_short(member.context_length or 0))
+            if not too_long:
+                refusal = Refusal(f"no way to ask it ({error})")
+        refusal = refusal or member.refusal(need, seen.input_tokens, time.monotonic())
+        price = member.price_now()
+        most_output = member.most_output(need, seen.input_tokens)
+        output = member.lengths.expected(need.cues, most_output) * need.sequences
+        most_input = max(seen.input_tokens, member.most_input(need))
+        most_cost = price.cost(most_input, 0, most_output * need.sequences)
+        if refusal is None and left is not None and most_cost * NANO > left:
+            refusal = Refusal(over_budget("that is left"))
+        return seen, Candidate(
+            name=member.name,
+            tier=member.tier,
+            good=judged.good,
+            spread=judged.spread,
+            will_do=judged.will_do,
+            input_tokens=seen.input_tokens,
+            output_tokens=output,
+            cost=price.cost(seen.input_tokens, 0, output),
+            most_cost=most_cost,
+            first_token=seen.first_token,
+            per_token=seen.per_token,
+            refused="" if refusal is None else refusal.why,
+            last=refusal is not None and refusal.last,
+            wait=0.0 if refusal is None else refusal.wait,
+            first_token_by=seen.first_token_by,
+        )
+
+
+def _allowed(rule: Rule, wants: Wants, caller: Caller) -> frozenset[str]:
+    """The models that may answer. Raises RequestError, 404, for one that the policy does not have."""
+    names = rule.models if wants.models is None else wants.models
+    for name in names:
+        if name not in rule.models:
+            raise RequestError(
+                f"'models': {rule.name} has no model {name!r:.130}; it has {', '.join(rule.models)}.",
+                "headrace.models",
+                status=404,
+                code="model_not_found",
+            )
+    return frozenset(name for name in names if caller.may_ask(name) or caller.may_ask(rule.name))
+
+
+def _refused(member: Member, judged: Judged) -> Candidate:
+    return Candidate(
+        member.name, member.tier, judged.good, judged.spread, judged.will_do, 0, 0.0, 0.0, 0.0, 0.0, 0.0,
+        refused=NOT_ALLOWED,
+    )  # fmt: skip
+
+
+def _checked(rule: Rule, wants: Wants, candidates: Mapping[str, Candidate]) -> Plan:
+    """The policy's plan; the cheapest's instead of one that fails, or that names what it must not."""
+    every = list(candidates.values())
+    try:
+        plan = rule.policy.plan(wants, every)
+        able = {each.name for each in every if not each.refused or each.last}
+        if plan.order and set(plan.order) <= able and len(set(plan.order)) == len(plan.order):
+            return plan
+        log.error("the policy %s made no plan that can be followed: %s", rule.name, plan.order)
+    except NoModelError as error:
+        if error.wait > 0:
+            raise UnavailableError(
+                str(error), status=error.status, code=error.code or "", retry_after=max(1, round(error.wait))
+            ) from None
+        raise
+    except RequestError:
+        raise
+    except Exception:
+        log.exception("the policy %s failed", rule.name)
+    return Cheapest(rule.table).plan(wants, every)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Those that may ask something of the route."""
+    return {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in scope["headers"]
+        if name.startswith(_HEADERS)
+    }

@@ -1,0 +1,347 @@
+"""A routed request while it runs: models are tried in the plan's order, until one answers.
+
+Nothing is sent to the client before a model's first piece is there; where a whole answer is wanted, before
+all of it is. Until then a failure costs the client no more than time: the next model is tried. A stream that
+breaks off later is continued by a model that can take up an answer in the middle, where there is one; nothing
+that the client has seen is ever said otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.gateway.answering import Answering, Piece, Running
+from headrace.gateway.openai.answers import Usage
+from headrace.gateway.openai.requests import ChatMessage, ChatRequest
+from headrace.gateway.route_report import RouteReport
+from headrace.gateway.routed.attempt import Attempt, is_elsewhere
+from headrace.gateway.routed.member import Member
+from headrace.gateway.routed.route import Route
+from headrace.models.answer import Text
+from headrace.routing.confidence import Told
+
+log = logging.getLogger("headrace.gateway")
+
+Judge = Callable[[str, Told], float]
+
+_ABANDONED = asyncio.CancelledError
+"""How an attempt ends that another one overtook."""
+
+
+class Execution:
+    """Of one request. `start` gives what the answer is written from, `end` is called however it ends."""
+
+    def __init__(self, route: Route, members: Callable[[str], Member], confidence: Judge):
+        """`members` by name; `confidence` gives the chance that a model's answer is good."""
+        self.route = route
+        self.attempts: list[Attempt] = []
+        """In the order in which they were begun."""
+        self.spoken: list[Attempt] = []
+        """Those whose words the client gets."""
+        self.hedged = False
+        self.cascaded = False
+        """A cheaper model's answer was not accepted."""
+        self._members = members
+        self._confidence = confidence
+        self._names = iter(route.plan.order)
+        self._errors: list[Exception] = []
+
+    @property
+    def cost(self) -> float:
+        """Of all attempts, by now."""
+        return sum(attempt.cost for attempt in self.attempts)
+
+    @property
+    def fell_back(self) -> bool:
+        """A model failed, and another was tried."""
+        return bool(self._errors)
+
+    async def start(self) -> Running:
+        """Raises what the first model failed with, where none answers."""
+        whole, plan = not self.route.asking.request.stream, self.route.plan
+        if plan.accept is not None and plan.steps > 1:
+            attempt = await self._accepted(plan.accept, plan.steps)
+        elif plan.hedge_after is None:
+            attempt = await self._next(self._names, whole)
+        else:
+            attempt = await self._race(plan.hedge_after, whole)
+        self.spoken.append(attempt)
+        assert attempt.running is not None
+        head = attempt.running.head
+        self._tell_record(attempt)
+        run = RoutedRun(self, attempt)
+        return dataclasses.replace(attempt.running, head=head, run=run, headers=self._headers(attempt))
+
+    async def end(self) -> None:
+        """Ends what still runs, and settles what all of it cost."""
+        for attempt in self.attempts:
+            await attempt.close()
+
+    def report(self) -> RouteReport:
+        """For the answer's usage."""
+        first = self.spoken[0]
+        return RouteReport(
+            policy=self.route.rule.name,
+            model=first.name,
+            tier=first.member.tier,
+            why=self.route.plan.why if first.name == self.route.plan.order[0] else self._why_not(first),
+            cost=self.cost,
+            attempts=[attempt.name for attempt in self.attempts],
+            continued_by=[attempt.name for attempt in self.spoken[1:]],
+        )
+
+    # attempts
+
+    def _attempt(self, name: str) -> Attempt:
+        route = self.route
+        asking = route.asking
+        record = dataclasses.replace(asking.record)  # several may run at once
+        request = msgspec.structs.replace(asking.request, model=name)
+        asking = dataclasses.replace(asking, record=record, request=request)
+        attempt = Attempt(self._members(name), asking, route, len(self.attempts))
+        self.attempts.append(attempt)
+        return attempt
+
+    async def _next(self, names: Iterator[str], whole: bool) -> Attempt:
+        """The first of the models that answers. Raises the first one's error where none does."""
+        for name in names:
+            attempt = self._attempt(name)
+            try:
+                await attempt.open(whole)
+            except Exception as error:
+                self._note(name, error)
+                continue
+            return attempt
+        raise self._errors[0]
+
+    def _note(self, name: str, error: Exception) -> None:
+        """Keeps an error that another model may make good; raises all others."""
+        if not is_elsewhere(error):
+            if self._errors and not isinstance(error, HeadraceError):
+                log.error("%s failed within: %r", name, error)
+            raise error
+        self._errors.append(error)
+        log.info("%s did not answer: %s", name, error)
+
+    async def _race(self, hedge_after: float, whole: bool) -> Attempt:
+        """The first that answers of two: the second begins where the first is late, or has failed."""
+        racing = {self._begin(next(self._names), whole)}
+        late: float | None = hedge_after
+        try:
+            while True:
+                done, _ = await asyncio.wait(racing, timeout=late, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    late = None
+                    if (name := next(self._names, None)) is not None:
+                        self.hedged = True
+                        racing.add(self._begin(name, whole))
+                    continue
+                for task in done:
+                    racing.discard(task)
+                    attempt, error = task.result()
+                    if error is None:
+                        return attempt
+                    self._note(attempt.name, error)
+                if not racing:
+                    return await self._next(self._names, whole)
+        finally:
+            await self._abandon(racing)
+
+    def _begin(self, name: str, whole: bool) -> asyncio.Task[tuple[Attempt, Exception | None]]:
+        attempt = self._attempt(name)
+
+        async def opened() -> tuple[Attempt, Exception | None]:
+            try:
+                await attempt.open(whole)
+            except Exception as error:
+                return attempt, error
+            return attempt, None
+
+        return asyncio.create_task(opened(), name=f"ask {name}")
+
+    @staticmethod
+    async def _abandon(racing: set[asyncio.Task[tuple[Attempt, Exception | None]]]) -> None:
+        for task in racing:
+            task.cancel()
+        for ended in await asyncio.gather(*racing, return_exceptions=True):
+            if not isinstance(ended, BaseException) and ended[1] is None:
+                await ended[0].close(_ABANDONED())
+
+    # cascades
+
+    async def _accepted(self, accept: float, steps: int) -> Attempt:
+        """The first answer that is likely enough to be good, else that of the last step."""
+        names = list(self.route.plan.order)
+        later: list[Attempt] = []
+        for place, name in enumerate(names[:steps]):
+            last = place == steps - 1
+            attempt = self._attempt(name)
+            attempt.ask_for_confidence()
+            try:
+                await attempt.open(whole=not last or not self.route.asking.request.stream)
+            except Exception as error:
+                self._note(name, error)
+                continue
+            following = self.route.candidates[names[place + 1]].good if not last else 0.0
+            if last or self._confidence(name, attempt.told(following)) >= accept:
+                return attempt
+            self.cascaded = True
+            later.append(attempt)
+            await attempt.close()
+        if later:  # the better models failed: what was not sure is better than nothing
+            return later[-1]
+        return await self._next(iter(names[steps:]), not self.route.asking.request.stream)
+
+    # going on
+
+    async def go_on(self, broken: Attempt, error: Exception, text: str | None) -> Attempt:
+        """Who goes on with an answer that broke off after `text`; raises the error where nobody can.
+
+        `text` is None where it holds what cannot be taken up: a call, reasoning.
+        """
+        await broken.close(error)
+        request = self.route.asking.request
+        if text is None or not is_elsewhere(error) or not _can_go_on(request):
+            raise error
+        assert isinstance(request, ChatRequest)
+        for name in self.route.plan.order:
+            if name == broken.name or not self._members(name).goes_on:
+                continue
+            attempt = self._attempt(name)
+            attempt.asking = dataclasses.replace(
+                attempt.asking, request=_continuing(request, name, text, broken)
+            )
+            try:
+                await attempt.open(whole=False)
+            except Exception as failure:
+                log.info("%s does not go on with the answer: %s", name, failure)
+                continue
+            self.spoken.append(attempt)
+            return attempt
+        raise error
+
+    # what is told
+
+    def _why_not(self, attempt: Attempt) -> str:
+        if self._errors:
+            return f"{self.route.plan.order[0]} failed; {attempt.name} followed"
+        if self.cascaded:
+            return "the answers of cheaper models were not sure enough"
+        return f"{self.route.plan.order[0]} was late; {attempt.name} was sooner"
+
+    def _headers(self, attempt: Attempt) -> list[tuple[bytes, bytes]]:
+        report = self.report()
+        headers = {
+            "model": report.model,
+            "tier": report.tier,
+            "policy": report.policy,
+            "why": report.why,
+            "attempts": ",".join(report.attempts),
+            "estimated-cost": f"{attempt.candidate.cost:.9f}",
+        }
+        if attempt.ended:
+            headers["cost"] = f"{report.cost:.9f}"
+        return [(f"x-headrace-{name}".encode(), _ascii(value)) for name, value in headers.items()]
+
+    def _tell_record(self, attempt: Attempt) -> None:
+        told, known = self.route.asking.record, attempt.asking.record
+        told.id, told.run, told.model = known.id, known.run, known.model
+        told.asked, told.queue_seconds = known.asked, known.queue_seconds
+
+
+class RoutedRun(Answering):
+    """The pieces of whoever speaks."""
+
+    def __init__(self, execution: Execution, attempt: Attempt):
+        self._execution = execution
+        self._attempt = attempt
+        self._text: list[str] | None = []
+        """What came so far; None where nobody could take it up."""
+
+    def __aiter__(self) -> RoutedRun:
+        return self
+
+    async def __anext__(self) -> Piece:
+        try:
+            piece = await self._attempt.next()
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            text = None if self._text is None else "".join(self._text)
+            self._attempt = await self._execution.go_on(self._attempt, error, text)
+            piece = await self._attempt.next()
+        if self._text is not None:
+            for part in piece[1]:
+                if not isinstance(part, Text):
+                    self._text = None
+                    break
+                self._text.append(part.text)
+        return piece
+
+    def usage(self) -> Usage:
+        """Of the answer that the client gets; with the route, whose cost counts what others tried, too."""
+        runs = [attempt.running.run.usage() for attempt in self._execution.spoken if attempt.running]
+        prompt, generated = runs[0].prompt_tokens, sum(usage.completion_tokens for usage in runs)
+        details = runs[0].prompt_tokens_details
+        return Usage(prompt, generated, prompt + generated, details, self._execution.report())
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from the request's arrival."""
+        first = self._execution.spoken[0]
+        if first.first_token is None:
+            return None
+        return first.first_at - self._execution.route.asking.record.arrived
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of the sequences that have ended."""
+        assert self._attempt.running is not None
+        return list(self._attempt.running.run.finish_reasons)
+
+
+def _can_go_on(request: object) -> bool:
+    """Whether an answer can be taken up in the middle: one text, free in its form."""
+    return (
+        isinstance(request, ChatRequest)
+        and (request.n or 1) == 1
+        and not request.logprobs
+        and not request.continue_final_message
+        and all(
+            getattr(request, name) is None
+            for name in (
+                "response_format",
+                "structured_outputs",
+                "guided_json",
+                "guided_regex",
+                "guided_choice",
+                "guided_grammar",
+            )
+        )
+    )
+
+
+def _continuing(request: ChatRequest, name: str, text: str, broken: Attempt) -> ChatRequest:
+    """The request of one who is to go on after `text`."""
+    assert broken.running is not None
+    used = broken.running.run.usage().completion_tokens
+    left = {
+        field: max(1, limit - used)
+        for field in ("max_tokens", "max_completion_tokens")
+        if (limit := getattr(request, field)) is not None
+    }
+    messages = [*request.messages, ChatMessage("assistant", text)] if text else request.messages
+    return msgspec.structs.replace(
+        request, model=name, messages=messages, continue_final_message=bool(text) or None, **left
+    )
+
+
+def _ascii(text: str) -> bytes:
+    """As a header may have it."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text)[:500].encode()

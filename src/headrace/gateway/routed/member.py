@@ -1,0 +1,191 @@
+"""One model of the fleet, as the router sees it: what it can do, what it costs, how it has fared lately."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.errors import RequestError
+from headrace.gateway.answering import Running
+from headrace.gateway.asking import Asking
+from headrace.gateway.openai.answers import Usage
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.routed.need import BYTES_PER_TOKEN, Need
+from headrace.routing.breaker import Breaker
+from headrace.routing.candidate import circuit_open, lacks, too_short
+from headrace.routing.output_length import OutputLength
+from headrace.routing.pricing import RemotePrice
+from headrace.routing.tables import ModelTable
+
+_LEARNING = 0.05
+"""Weight of the newest prompt in what is known of its tokens' length."""
+_LONGEST_ANSWER = 16384
+"""Tokens that an answer may have where neither the request nor the model sets a bound."""
+_MARGIN_TOKENS = 64
+
+
+class Foreseen(NamedTuple):
+    """What a model would make of a request now; times in seconds."""
+
+    input_tokens: int
+    first_token: float
+    """At the median."""
+    first_token_by: float
+    """In all but few cases."""
+    per_token: float
+    in_flight: int = 0
+    """Other requests that it was answering."""
+    uncorrected: float | None = None
+    """The first token, as whoever predicts it said; None where nobody did."""
+
+
+class Refusal(NamedTuple):
+    """Why a model cannot be used now."""
+
+    why: str
+    wait: float = 0.0
+    """Seconds after which it may be; 0 where waiting does not help."""
+    last: bool = False
+    """It may be tried where nothing else is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an answer went that came to its end."""
+
+    need: Need
+    foreseen: Foreseen | None
+    """What was predicted; None where it was begun at another time than it was predicted for."""
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    """Of all sequences."""
+    cut: bool
+    """Some sequence would have gone on, but for its limit."""
+    first_token: float
+    """Seconds."""
+    per_token: float | None
+    """Seconds; None for an answer of one token."""
+
+
+class Member(ABC):
+    """Belongs to one event loop. Times are on time.monotonic's clock."""
+
+    goes_on = False
+    """Whether it can take up another model's answer in the middle."""
+    tells_logprobs = False
+    """Whether it can say how sure it was of each token."""
+
+    def __init__(self, name: str, table: ModelTable):
+        self.name = name
+        self.table = table
+        self.tier = table.tier
+        self.breaker = Breaker()
+        self.lengths = OutputLength()
+        self.in_flight = 0
+        self._bytes_per_token = BYTES_PER_TOKEN
+
+    # what it can do
+
+    @abstractmethod
+    async def foresee(self, need: Need, request: ChatRequest | CompletionRequest, exact: bool) -> Foreseen:
+        """Predicts; `exact` where the first token's time matters, which is then worth more work.
+
+        Raises RequestError where the request is wrong for this model.
+        """
+
+    @property
+    @abstractmethod
+    def abilities(self) -> frozenset[str]:
+        """What it can do beside writing text."""
+
+    @property
+    @abstractmethod
+    def context_length(self) -> int | None:
+        """Tokens of prompt and answer; None where no limit is known."""
+
+    def refusal(self, need: Need, input_tokens: int, now: float) -> Refusal | None:
+        """Why it cannot answer this; None where it can."""
+        for ability in sorted(need.abilities - self.abilities):
+            return Refusal(lacks(ability))
+        context = self.context_length
+        if context is not None and input_tokens + 1 > context:
+            return Refusal(too_short(context))
+        if not self.breaker.allows(now):
+            wait = self.breaker.open_for(now)
+            return Refusal(circuit_open(wait), wait, last=True)
+        return None
+
+    # what it costs
+
+    @abstractmethod
+    def price_now(self) -> RemotePrice:
+        """Per million tokens, at the present load."""
+
+    def most_input(self, need: Need) -> int:
+        """Tokens that the prompt can have at most: a token is a byte at least, and rarely so short."""
+        return min(need.size + need.messages * 16 + _MARGIN_TOKENS, 2 * self.tokens(need) + _MARGIN_TOKENS)
+
+    def most_output(self, need: Need, input_tokens: int) -> int:
+        """Tokens of each answer at most."""
+        limits = [limit for limit in (need.most_output, self.table.max_output) if limit is not None]
+        if self.context_length is not None:
+            limits.append(max(1, self.context_length - input_tokens))
+        return min(limits, default=_LONGEST_ANSWER)
+
+    def tokens(self, need: Need) -> int:
+        """Of the prompt, as far as can be told from its length."""
+        return need.tokens(self._bytes_per_token)
+
+    # answering
+
+    @abstractmethod
+    def answer(self, asking: Asking, *, counted: bool) -> AbstractAsyncContextManager[Running]:
+        """The answer, for as long as the block runs; `counted`: for the caller's limits."""
+
+    def began(self, now: float, tokens: int) -> None:
+        """A request is sent to it that is expected to take so many tokens, of prompt and answer."""
+        self.in_flight += 1
+        self.breaker.begin_trial(now)
+
+    def ended(self, now: float, tokens: int, usage: Usage | None) -> None:
+        """It has ended, however, and was expected to take so many; `usage`: None where it did not begin."""
+        self.in_flight -= 1
+
+    def answered(self, now: float) -> None:
+        """A first token came."""
+        self.breaker.succeeded(now)
+
+    def failed(self, now: float, error: BaseException) -> None:
+        """It failed by its own fault."""
+        self.breaker.failed(now)
+
+    def said_nothing(self, now: float, error: BaseException | None) -> None:
+        """A request ended without a first token, by no fault of its."""
+        self.breaker.abandoned()
+
+    def learn(self, outcome: Outcome, now: float) -> None:
+        """Takes in how an answer went."""
+        need = outcome.need
+        self.lengths.observed(need.cues, outcome.output_tokens // need.sequences, outcome.cut)
+        if need.size > _MARGIN_TOKENS and outcome.input_tokens:
+            spent = max(1, outcome.input_tokens - need.messages * 4)
+            self._bytes_per_token += _LEARNING * (min(16.0, need.size / spent) - self._bytes_per_token)
+
+    async def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Lets go of what it holds."""
+
+
+class TextOnlyError(RequestError):
+    """The request is for a plain continuation, and the model only chats."""
+
+    elsewhere = True
+
+    def __init__(self, name: str):
+        super().__init__(
+            f"The model '{name}' is served elsewhere, and takes chats only: use /v1/chat/completions.",
+            "model",
+            code="unsupported_value",
+        )

@@ -1,0 +1,74 @@
+"""What a request needs, as far as the choice of a model depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import RequestError
+from headrace.gateway.openai.requests import ChatMessage, ChatRequest, CompletionRequest
+from headrace.gateway.prompts import answer_tokens, split_prompts
+from headrace.gateway.remotes.abilities import abilities_needed
+from headrace.routing.output_length import cues_of
+
+BYTES_PER_TOKEN = 4.0
+"""A first guess, before a model has counted any."""
+_MESSAGE_TOKENS = 4
+"""Around each message, in most chat templates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Known before any model is asked."""
+
+    text: str
+    """What the quality of an answer is estimated from: the last message of the user, or the prompt."""
+    size: int
+    """Bytes of all texts."""
+    messages: int
+    most_output: int | None
+    """Tokens of each answer that are asked for at most; None where that is left open."""
+    sequences: int
+    abilities: frozenset[str]
+    chat: bool
+    cues: tuple[float, ...]
+    """Of the text, for the length of its answer."""
+
+    def tokens(self, bytes_per_token: float = BYTES_PER_TOKEN) -> int:
+        """Of the prompt, estimated."""
+        return max(1, round(self.size / bytes_per_token) + _MESSAGE_TOKENS * self.messages)
+
+
+def need_of(request: ChatRequest | CompletionRequest) -> Need:
+    """Raises RequestError for a prompt of tokens, which mean another thing to each model."""
+    most, choices = answer_tokens(request), request.n or 1
+    if isinstance(request, ChatRequest):
+        texts = [_text(message) for message in request.messages]
+        size = sum(map(_size, texts)) + (_tools_size(request) if request.tools else 0)
+        pairs = zip(request.messages, texts, strict=True)
+        users = [text for message, text in pairs if message.role == "user"]
+        last = users[-1] if users else texts[-1]
+        return Need(last, size, len(texts), most, choices, abilities_needed(request), True, cues_of(last))
+    prompts = split_prompts(request)
+    plain = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if len(plain) < len(prompts):
+        raise RequestError(
+            "'prompt' has token ids, and each model has its own: name a model, or send the text.", "prompt"
+        )
+    size = sum(map(_size, plain))
+    text = "\n".join(plain)
+    return Need(text, size, 0, most, choices * len(plain), frozenset(), False, cues_of(text))
+
+
+def _text(message: ChatMessage) -> str:
+    if isinstance(message.content, list):
+        return "".join(part.text or "" for part in message.content)
+    return message.content or ""
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _tools_size(request: ChatRequest) -> int:
+    """Bytes of what templates write about tools, roughly."""
+    return sum(len(str(tool)) for tool in request.tools or ())

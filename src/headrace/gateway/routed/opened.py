@@ -1,0 +1,38 @@
+"""The routes of a server, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from headrace.gateway.routed.routes import Routes
+from headrace.gateway.state import Gateway
+from headrace.routing.store import Store
+from headrace.routing.tables import FleetTables
+
+DATABASE = "routing.sqlite"
+
+
+@asynccontextmanager
+async def opened_routes(
+    tables: FleetTables, gateway: Gateway, data_dir: Path, workers: Mapping[str, int]
+) -> AsyncIterator[Routes | None]:
+    """Sets the gateway's router for as long as the block runs; None where the tables name no model.
+
+    `workers`: of each local model, how many there are. Raises ConfigError.
+    """
+    if not tables.models:
+        yield None
+        return
+    database = tables.routing.database
+    path = data_dir / DATABASE if database is None else Path(database)
+    with Store(path, keep_prompts=tables.routing.keep_prompts) as store:
+        routes = Routes(tables, gateway, store, environment=os.environ, workers=workers)
+        gateway.router = routes
+        try:
+            yield routes
+        finally:
+            gateway.router = None
+            await routes.close()

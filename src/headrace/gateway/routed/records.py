@@ -1,0 +1,40 @@
+"""A routed request as the store keeps it, once it has ended."""
+
+from __future__ import annotations
+
+from headrace.gateway.routed.execution import Execution
+from headrace.routing.pricing import nano
+from headrace.routing.store import Decision
+
+
+def decision_of(execution: Execution, status: str, time: float) -> Decision:
+    """What was predicted, and what came of it; `time` is in seconds since 1970."""
+    route = execution.route
+    usable = {name: each for name, each in route.candidates.items() if not each.refused}
+    first = execution.spoken[0] if execution.spoken else execution.attempts[0]
+    usages = [usage for attempt in execution.spoken if (usage := attempt.usage) is not None]
+    as_foreseen = first.number == 0
+    return Decision(
+        answer=route.asking.record.id,
+        time=time,
+        key=route.asking.caller.name,
+        policy=route.rule.name,
+        model=first.name,
+        tier=first.member.tier,
+        why=route.plan.why,
+        quality=route.wants.quality,
+        best=route.best,
+        chances={name: each.good for name, each in usable.items()},
+        costs={name: nano(each.cost) for name, each in usable.items()},
+        predicted_first_token=first.candidate.first_token if as_foreseen else None,
+        first_token=first.first_token,
+        predicted_output_tokens=first.candidate.output_tokens,
+        output_tokens=sum(usage.completion_tokens for usage in usages),
+        input_tokens=usages[0].prompt_tokens if usages else 0,
+        cost=nano(execution.cost),
+        attempts=len(execution.attempts),
+        cascaded=execution.cascaded,
+        hedged=execution.hedged,
+        fell_back=execution.fell_back,
+        status=status,
+    )

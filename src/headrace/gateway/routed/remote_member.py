@@ -1,0 +1,187 @@
+"""A model of the fleet that is served elsewhere, over HTTP."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from headrace.backends.sampling import SamplingParams
+from headrace.gateway.admission import Seat
+from headrace.gateway.answering import AnswerHead, Answering, Piece, Running
+from headrace.gateway.asking import Asking
+from headrace.gateway.errors import UnavailableError
+from headrace.gateway.metrics import Metrics
+from headrace.gateway.openai.answers import Usage
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.remotes.remote import Remote
+from headrace.gateway.remotes.run import RemoteRun
+from headrace.gateway.routed.member import Foreseen, Member, Outcome, Refusal, TextOnlyError
+from headrace.gateway.routed.need import Need
+from headrace.gateway.state import Gateway
+from headrace.gateway.waiting_room import UNBOUNDED
+from headrace.routing.candidate import lacks, rate_limited
+from headrace.routing.latency import Latency
+from headrace.routing.pricing import RemotePrice, price_of
+from headrace.routing.rate_limit import RateLimit
+from headrace.routing.tables import ModelTable
+
+
+class RemoteMember(Member):
+    """Its first token and speed are learnt from what it showed."""
+
+    def __init__(self, name: str, table: ModelTable, gateway: Gateway, key: str | None):
+        """`key` is what the remote wants to be shown. Raises ConfigError if no header can hold it."""
+        super().__init__(name, table)
+        self._gateway = gateway
+        self._remote = Remote(name, table, key)
+        self._latency = Latency()
+        self._limit = RateLimit(
+            time.monotonic(), table.requests_per_minute, table.tokens_per_minute, table.concurrency
+        )
+        price = price_of(table)
+        assert isinstance(price, RemotePrice)
+        self._price = price
+        gateway.admission.open_room(name, UNBOUNDED)
+
+    @property
+    def abilities(self) -> frozenset[str]:
+        return frozenset(self.table.abilities or ())
+
+    @property
+    def context_length(self) -> int | None:
+        return self.table.context_length
+
+    async def foresee(self, need: Need, request: ChatRequest | CompletionRequest, exact: bool) -> Foreseen:
+        tokens, others = self.tokens(need), self.in_flight
+        latency = self._latency
+        first = latency.first_token(tokens, others)
+        return Foreseen(
+            tokens, first, latency.first_token_by(tokens, others), latency.per_token(others), others
+        )
+
+    def refusal(self, need: Need, input_tokens: int, now: float) -> Refusal | None:
+        if not need.chat:
+            return Refusal(lacks("text completions"))
+        wait = self._limit.wait(now, input_tokens)
+        if wait > 0:
+            return Refusal(rate_limited(wait), wait)
+        return super().refusal(need, input_tokens, now)
+
+    def price_now(self) -> RemotePrice:
+        return self._price
+
+    @asynccontextmanager
+    async def answer(self, asking: Asking, *, counted: bool) -> AsyncIterator[Running]:
+        request, record, gateway = asking.request, asking.record, self._gateway
+        if not isinstance(request, ChatRequest):
+            raise TextOnlyError(self.name)
+        record.id = asking.id_prefix + secrets.token_hex(12)
+        record.model, record.asked = self.name, request
+        choices = request.n or 1
+        seat = gateway.admission.admit(
+            asking.caller,
+            self.name,
+            sequences=choices,
+            priority=request.priority or 0,
+            background=asking.background,
+            counted=counted,
+        )
+        async with seat:
+            record.queue_seconds = seat.queue_seconds
+            async with self._remote.ask(record.id, request) as remote:
+                self._limit.accepted()
+                run = record.run = RemoteAnswer(remote, seat, gateway.metrics, self.name, record.arrived)
+                head = AnswerHead(record.id, int(time.time()), self.name, None, [[]], choices)
+                try:
+                    yield Running(head, run, _sampling(request), _no_token)
+                finally:
+                    run.count()
+
+    def began(self, now: float, tokens: int) -> None:
+        super().began(now, tokens)
+        self._limit.take(now, tokens)
+
+    def ended(self, now: float, tokens: int, usage: Usage | None) -> None:
+        super().ended(now, tokens, usage)
+        self._limit.settle(now, tokens, 0 if usage is None else usage.total_tokens)
+
+    def failed(self, now: float, error: BaseException) -> None:
+        super().failed(now, error)
+        self._refused(now, error)
+
+    def said_nothing(self, now: float, error: BaseException | None) -> None:
+        super().said_nothing(now, error)
+        self._refused(now, error)
+
+    def _refused(self, now: float, error: BaseException | None) -> None:
+        if isinstance(error, UnavailableError) and error.status == 429:
+            self._limit.refused(now, error.retry_after)
+
+    def learn(self, outcome: Outcome, now: float) -> None:
+        super().learn(outcome, now)
+        if outcome.foreseen is not None:
+            self._latency.observed(
+                outcome.input_tokens, outcome.first_token, outcome.per_token, outcome.foreseen.in_flight, now
+            )
+
+    async def close(self) -> None:
+        await self._remote.close()
+
+
+class RemoteAnswer(Answering):
+    """A remote's answer, counted and timed as a local one is."""
+
+    def __init__(self, run: RemoteRun, seat: Seat, metrics: Metrics, model: str, arrived: float):
+        """`arrived` is on time.monotonic's clock."""
+        self._run = run
+        self._seat = seat
+        self._metrics = metrics
+        self._model = model
+        self._arrived = arrived
+        self._first_at: float | None = None
+
+    def __aiter__(self) -> RemoteAnswer:
+        return self
+
+    async def __anext__(self) -> Piece:
+        piece = await self._run.__anext__()
+        if self._first_at is None:
+            self._first_at = time.monotonic()
+            self._seat.first_token()
+            self._metrics.ttft.labels(self._model).observe(self._first_at - self._arrived)
+        if piece[3] is not None:
+            self._seat.finished()
+            self._metrics.duration.labels(self._model).observe(time.monotonic() - self._arrived)
+        return piece
+
+    def usage(self) -> Usage:
+        return self._run.usage()
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from the request's arrival to its first piece."""
+        return None if self._first_at is None else self._first_at - self._arrived
+
+    @property
+    def finish_reasons(self) -> Sequence[str]:
+        return self._run.finish_reasons
+
+    def count(self) -> None:
+        """It has ended: counts its tokens."""
+        usage = self._run.usage()
+        self._metrics.prompt_tokens.labels(self._model).inc(usage.prompt_tokens)
+        self._metrics.generated_tokens.labels(self._model).inc(usage.completion_tokens)
+        self._seat.generated(usage.completion_tokens)
+
+
+def _sampling(request: ChatRequest) -> SamplingParams:
+    """As far as the request says it: the rest is the remote's to know."""
+    temperature = 1.0 if request.temperature is None else request.temperature
+    return SamplingParams(temperature=temperature, top_p=1.0 if request.top_p is None else request.top_p)
+
+
+def _no_token(token_id: int) -> bytes:
+    """A remote's tokens are not known here."""
+    return b""

@@ -1,0 +1,214 @@
+"""The fleet that requests are routed over, and what is kept of what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from headrace.errors import ConfigError, RequestError
+from headrace.gateway.answering import Running
+from headrace.gateway.asking import Asking
+from headrace.gateway.callers import Caller
+from headrace.gateway.routed.decider import Decider
+from headrace.gateway.routed.execution import Execution
+from headrace.gateway.routed.local_member import LocalMember
+from headrace.gateway.routed.member import Member
+from headrace.gateway.routed.records import decision_of
+from headrace.gateway.routed.remote_member import RemoteMember
+from headrace.gateway.routed.route import Route
+from headrace.gateway.routed.route_metrics import RouteMetrics
+from headrace.gateway.routed.rule import Named, Rule
+from headrace.gateway.state import Gateway
+from headrace.routing import artefact
+from headrace.routing.budget import Budgets
+from headrace.routing.confidence import Confidence, Told
+from headrace.routing.policies import policy_of
+from headrace.routing.quality import Quality
+from headrace.routing.store import Store
+from headrace.routing.tables import FleetTables, PolicyTable
+from headrace.routing.watch import Watch
+from headrace.routing.watched import fingerprint
+
+log = logging.getLogger("headrace.gateway")
+
+_USUAL_REQUEST = (500, 200)
+"""Tokens of prompt and answer by which models are put into the order of their costs."""
+
+
+class Routes:
+    """Answers requests that name a policy or a model of the tables. Lives in one event loop."""
+
+    def __init__(
+        self,
+        tables: FleetTables,
+        gateway: Gateway,
+        store: Store,
+        *,
+        environment: Mapping[str, str],
+        workers: Mapping[str, int],
+    ):
+        """`environment` holds the remotes' keys; `workers`: of each local model, how many its cost pays for.
+
+        Raises ConfigError that names what cannot be used.
+        """
+        self._gateway = gateway
+        self.store = store
+        self.members: dict[str, Member] = {}
+        for name, table in tables.models.items():
+            if table.remote:
+                key = _key(name, table.key_env, environment)
+                self.members[name] = RemoteMember(name, table, gateway, key)
+            else:
+                self.members[name] = LocalMember(name, table, gateway, workers=workers.get(name, 1))
+        self.quality = self._quality(tables)
+        self.rules = self._rules(tables)
+        self.metrics = RouteMetrics(gateway.metrics.registry, self.rules, self.members)
+        self._confidences = _confidences(tables.routing.confidence)
+        self._decider = Decider(self.members, self.quality, Budgets(tables.budgets, store))
+
+    def _quality(self, tables: FleetTables) -> Quality:
+        router = None if tables.routing.router is None else artefact.load(Path(tables.routing.router))
+        aliases = {name: table.estimate_as for name, table in tables.models.items()}
+        return Quality(router, aliases, self._by_cost(list(self.members)))
+
+    def _rules(self, tables: FleetTables) -> dict[str, Rule]:
+        rules = {
+            name: Rule(name, alone, Named(alone), [name])
+            for name in tables.models
+            for alone in [PolicyTable(models=[name])]
+        }
+        for name, table in tables.policies.items():
+            models = table.models or list(tables.models)
+            rules[name] = Rule(name, table, policy_of(table), models, self._watch(name, table, tables))
+        return rules
+
+    def _watch(self, name: str, table: PolicyTable, tables: FleetTables) -> Watch | None:
+        """None where the models have one estimate in common: then there is nothing to choose by quality."""
+        models = table.models or list(tables.models)
+        names = {tables.models[model].estimate_as: model for model in reversed(self._by_cost(models))}
+        if len(names) < 2:
+            return None
+        alike = list(reversed(names.values()))
+        best = names[tables.models[self.quality.best(models)].estimate_as]
+        promise = self.quality.promise(table.quality, models)
+        watch = Watch(
+            alike,
+            best,
+            table.quality,
+            slack=None if promise is None else promise.slack,
+            learnt="" if self.quality.router is None else fingerprint(self.quality.router),
+            shadow=tables.routing.shadow,
+            exploration=tables.routing.exploration_budget,
+        )
+        if (known := self.store.recall(_state_name(name))) is not None:
+            watch.load(known)
+        return watch
+
+    def _by_cost(self, names: Sequence[str]) -> list[str]:
+        """The cheapest first, for a request as most are."""
+
+        def usual_cost(name: str) -> float:
+            prompt, answer = _USUAL_REQUEST
+            return self.members[name].price_now().cost(prompt, 0, answer)
+
+        return sorted(names, key=usual_cost)
+
+    # the gateway's side
+
+    def covers(self, name: str) -> bool:
+        """Whether requests for this name are routed."""
+        return name in self.rules
+
+    def check(self, caller: Caller, name: str) -> None:
+        """Raises RequestError, 404, where the caller may ask none of the models."""
+        rule = self.rules[name]
+        if not caller.may_ask(name) and not any(caller.may_ask(model) for model in rule.models):
+            caller.check_model(name)
+
+    def names(self) -> Sequence[str]:
+        """Policies, and models that are served elsewhere."""
+        remote = [name for name, member in self.members.items() if isinstance(member, RemoteMember)]
+        return [*(name for name in self.rules if name not in self.members), *remote]
+
+    async def decide(self, asking: Asking) -> Route:
+        """Raises RequestError: what is asked for cannot be had, or not now."""
+        return await self._decider.decide(asking, self.rules[asking.request.model])
+
+    @asynccontextmanager
+    async def answer(self, asking: Asking) -> AsyncIterator[Running]:
+        """The answer, for as long as the block runs; leaving it cancels what still runs."""
+        began = time.perf_counter()
+        route = await self.decide(asking)
+        self.metrics.decided(route.rule.name, time.perf_counter() - began)
+        execution = Execution(route, self.members.__getitem__, self._chance)
+        status = "ok"
+        try:
+            yield await execution.start()
+        except asyncio.CancelledError:
+            status = "cancelled"
+            raise
+        except RequestError as error:
+            status = error.code or str(error.status)
+            raise
+        except BaseException as error:
+            status = type(error).__name__
+            raise
+        finally:
+            await execution.end()
+            self._ended(execution, status)
+
+    def _chance(self, name: str, told: Told) -> float:
+        """That an answer of this model is good; without any learnt, how likely its tokens were to it."""
+        learnt = self._confidences.get(name)
+        if learnt is not None and told.logprobs:
+            return learnt.chance(told)
+        return float(np.exp(np.mean(told.logprobs))) if told.logprobs else told.good
+
+    def _ended(self, execution: Execution, status: str) -> None:
+        route = execution.route
+        decision = decision_of(execution, status, time.time())
+        self.metrics.ended(execution, status)
+        if not execution.spoken:
+            return
+        self.store.decided(decision)
+        self.store.keep_prompt(decision.answer, route.need.text, decision.time)
+        if route.rule.watch is not None:
+            route.rule.watch.earned(execution.cost)
+
+    async def close(self) -> None:
+        """Lets go of remotes, and keeps what was learnt."""
+        for name, rule in self.rules.items():
+            if rule.watch is not None:
+                self.store.remember(_state_name(name), rule.watch.save())
+        for member in self.members.values():
+            await member.close()
+
+
+def _state_name(policy: str) -> str:
+    return f"watch {policy}"
+
+
+def _key(name: str, variable: str | None, environment: Mapping[str, str]) -> str | None:
+    if variable is None:
+        return None
+    key = environment.get(variable)
+    if not key:
+        raise ConfigError(f"[models.{name}] key_env: the environment has no {variable}")
+    return key
+
+
+def _confidences(file: str | None) -> Mapping[str, Confidence]:
+    """By model, from a file of `headrace route train`."""
+    if file is None:
+        return {}
+    try:
+        return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Confidence])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{file}: holds no confidences: {error}") from None
