@@ -16,6 +16,7 @@ from headrace.gateway.embeddings import EmbeddingsAnswer, EmbeddingsRequest
 from headrace.gateway.fleet_api import FleetObject
 from headrace.gateway.ollama.requests import ModelRequest
 from headrace.gateway.openai.answers import ChatChoice, CompletionChoice, Usage
+from headrace.gateway.shadow.feedback import FeedbackAnswer, FeedbackRequest
 from headrace.gateway.token_api import (
     DetokenizeAnswer,
     DetokenizeRequest,
@@ -142,6 +143,7 @@ WORDS: Mapping[tuple[str, str], Words] = {
     ("POST", "/v1/prefix/warm"): Words("Put a prompt into the cache", _OBJECT),
     ("POST", "/v1/prefix/pin"): Words("Keep a prompt in the cache", _OBJECT),
     ("POST", "/v1/prefix/unpin"): Words("Let go of a pinned prompt", _OBJECT),
+    ("POST", "/v1/feedback"): Words("Say how good a routed answer was", FeedbackRequest, FeedbackAnswer),
     ("GET", "/v1/fleet"): Words(
         "Workers, their load and speeds, and a plan",
         answer=FleetObject,

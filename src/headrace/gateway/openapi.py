@@ -153,6 +153,7 @@ def _tag(path: str) -> str:
     for start, tag in (
         ("/v1/prefix", "Prefixes"),
         ("/v1/fleet", "Fleet"),
+        ("/v1/feedback", "Routing"),
         ("/v1/files", "Batches"),
         ("/v1/batches", "Batches"),
     ):
