@@ -76,6 +76,6 @@ def ask(script: Script, body: ChatRequest | None = None, **table: Any) -> tuple[
     return run(work())
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Within seconds, or not at all."""
-    return asyncio.run(asyncio.wait_for(work, 10))
+def run(work: Coroutine[Any, Any, T], seconds: float = 10) -> T:
+    """Within so long, or not at all."""
+    return asyncio.run(asyncio.wait_for(work, seconds))
