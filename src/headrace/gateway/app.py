@@ -25,6 +25,7 @@ from headrace.gateway.openai.endpoints import ChatDialect, CompletionDialect
 from headrace.gateway.openapi import openapi_routes
 from headrace.gateway.prefix_api import prefix_routes
 from headrace.gateway.responses.endpoints import responses_routes
+from headrace.gateway.routed.api import routing_endpoints
 from headrace.gateway.state import Gateway
 from headrace.gateway.token_api import token_routes
 
@@ -39,6 +40,7 @@ def create_app(gateway: Gateway) -> Starlette:
         *anthropic_routes(gateway),
         *prefix_routes(gateway),
         *fleet_routes(gateway),
+        *routing_endpoints(gateway),
         *ollama_routes(gateway),
         *embeddings_routes(gateway),
         *token_routes(gateway),

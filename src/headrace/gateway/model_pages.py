@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -13,6 +14,7 @@ from starlette.routing import Route
 
 from headrace.errors import RequestError
 from headrace.gateway.anthropic.errors import error_json as anthropic_json
+from headrace.gateway.callers import Caller
 from headrace.gateway.errors import error_json
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
@@ -27,6 +29,7 @@ class ModelPages:
 
     def __init__(self, gateway: Gateway):
         self._gateway = gateway
+        self._began = int(time.time())
 
     def routes(self) -> list[Route]:
         """Where they are."""
@@ -37,8 +40,8 @@ class ModelPages:
         caller = self._gateway.callers.identify(request.scope)
         loaded = self._gateway.models
         others = [file for file in self._gateway.catalogue.available() if file.name not in loaded]
-        every = [*map(_of_loaded, loaded.values()), *map(_of_file, others)]
-        listed = [model for model in every if caller.may_ask(model["id"])]
+        every = [*map(_of_loaded, loaded.values()), *map(_of_file, others), *self._routed()]
+        listed = [model for model in every if self._may_ask(caller, model["id"])]
         if not _speaks_anthropic(request):
             return _json({"object": "list", "data": listed})
         try:
@@ -46,13 +49,35 @@ class ModelPages:
         except RequestError as error:
             return Response(anthropic_json(error), error.status, media_type="application/json")
 
+    def _check(self, caller: Caller, name: str) -> None:
+        router = self._gateway.router
+        if router is not None and router.covers(name):
+            router.check(caller, name)
+        else:
+            caller.check_model(name)
+
+    def _may_ask(self, caller: Caller, name: str) -> bool:
+        try:
+            self._check(caller, name)
+        except RequestError:
+            return False
+        return True
+
+    def _routed(self) -> list[dict[str, Any]]:
+        """Policies, and models that are served elsewhere."""
+        router = self._gateway.router
+        return [] if router is None else [_entry(name, self._began) for name in router.names()]
+
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME"""
         name = request.path_params["name"]
         try:
-            self._gateway.callers.identify(request.scope).check_model(name)
+            self._check(self._gateway.callers.identify(request.scope), name)
             if (model := self._gateway.models.get(name)) is not None:
                 return _json(_of_loaded(model))
+            for routed in self._routed():
+                if routed["id"] == name:
+                    return _json(routed)
             return _json(_of_file(self._gateway.catalogue.find(name)))
         except RequestError as error:
             body = anthropic_json(error) if _speaks_anthropic(request) else error_json(error)

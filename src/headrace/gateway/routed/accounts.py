@@ -20,7 +20,11 @@ class Accounts:
 
     def reserve(self, number: int, candidate: Candidate) -> None:
         """The most that the attempt of this number can cost. Raises OverBudget."""
-        self._budgets.reserve(self._id, self._key, nano(candidate.most_cost), time.time(), number)
+        self.reserve_cost(number, candidate.most_cost)
+
+    def reserve_cost(self, number: int, most: float) -> None:
+        """The same, for an attempt that can cost so much at most."""
+        self._budgets.reserve(self._id, self._key, nano(most), time.time(), number)
 
     def settle(self, number: int, cost: float) -> None:
         """The attempt has ended; does nothing where nothing was set aside."""

@@ -51,6 +51,7 @@ class Execution:
         self._confidence = confidence
         self._names = iter(route.plan.order)
         self._errors: list[Exception] = []
+        self._run: RoutedRun | None = None
 
     @property
     def cost(self) -> float:
@@ -75,8 +76,13 @@ class Execution:
         assert attempt.running is not None
         head = attempt.running.head
         self._tell_record(attempt)
-        run = RoutedRun(self, attempt)
-        return dataclasses.replace(attempt.running, head=head, run=run, headers=self._headers(attempt))
+        self._run = RoutedRun(self, attempt)
+        return dataclasses.replace(attempt.running, head=head, run=self._run, headers=self._headers(attempt))
+
+    @property
+    def text(self) -> str | None:
+        """What the client got; None where it is not text alone."""
+        return None if self._run is None else self._run.text
 
     async def end(self) -> None:
         """Ends what still runs, and settles what all of it cost."""
@@ -273,8 +279,7 @@ class RoutedRun(Answering):
         except StopAsyncIteration:
             raise
         except Exception as error:
-            text = None if self._text is None else "".join(self._text)
-            self._attempt = await self._execution.go_on(self._attempt, error, text)
+            self._attempt = await self._execution.go_on(self._attempt, error, self.text)
             piece = await self._attempt.next()
         if self._text is not None:
             for part in piece[1]:
@@ -283,6 +288,11 @@ class RoutedRun(Answering):
                     break
                 self._text.append(part.text)
         return piece
+
+    @property
+    def text(self) -> str | None:
+        """All that has come; None where it is not text alone."""
+        return None if self._text is None else "".join(self._text)
 
     def usage(self) -> Usage:
         """Of the answer that the client gets; with the route, whose cost counts what others tried, too."""

@@ -16,6 +16,7 @@ from headrace.errors import ConfigError, RequestError
 from headrace.gateway.answering import Running
 from headrace.gateway.asking import Asking
 from headrace.gateway.callers import Caller
+from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.routed.decider import Decider
 from headrace.gateway.routed.execution import Execution
 from headrace.gateway.routed.local_member import LocalMember
@@ -25,6 +26,11 @@ from headrace.gateway.routed.remote_member import RemoteMember
 from headrace.gateway.routed.route import Route
 from headrace.gateway.routed.route_metrics import RouteMetrics
 from headrace.gateway.routed.rule import Named, Rule
+from headrace.gateway.routed.shadowing import ask_in_the_shadow, given_of, sample_of
+from headrace.gateway.shadow.feedback import Recent
+from headrace.gateway.shadow.graders import grader_of
+from headrace.gateway.shadow.sample import Answered
+from headrace.gateway.shadow.shadow import Shadow
 from headrace.gateway.state import Gateway
 from headrace.routing import artefact
 from headrace.routing.budget import Budgets
@@ -71,7 +77,16 @@ class Routes:
         self.rules = self._rules(tables)
         self.metrics = RouteMetrics(gateway.metrics.registry, self.rules, self.members)
         self._confidences = _confidences(tables.routing.confidence)
-        self._decider = Decider(self.members, self.quality, Budgets(tables.budgets, store))
+        self._budgets = Budgets(tables.budgets, store)
+        self._decider = Decider(self.members, self.quality, self._budgets)
+        self.recent = Recent()
+        self.shadow = Shadow(
+            self._ask,
+            grader_of(tables.routing.grader),
+            keep=store.scored,
+            learnt=self._keep,
+            busy=lambda: gateway.admission.draining or gateway.admission.waiting > 0,
+        )
 
     def _quality(self, tables: FleetTables) -> Quality:
         router = None if tables.routing.router is None else artefact.load(Path(tables.routing.router))
@@ -86,7 +101,9 @@ class Routes:
         }
         for name, table in tables.policies.items():
             models = table.models or list(tables.models)
-            rules[name] = Rule(name, table, policy_of(table), models, self._watch(name, table, tables))
+            watch = self._watch(name, table, tables)
+            columns = {} if watch is None else _columns(watch, models, tables)
+            rules[name] = Rule(name, table, policy_of(table), models, watch, columns)
         return rules
 
     def _watch(self, name: str, table: PolicyTable, tables: FleetTables) -> Watch | None:
@@ -179,16 +196,38 @@ class Routes:
             return
         self.store.decided(decision)
         self.store.keep_prompt(decision.answer, route.need.text, decision.time)
-        if route.rule.watch is not None:
-            route.rule.watch.earned(execution.cost)
+        watch = route.rule.watch
+        if watch is None or status != "ok":
+            return
+        watch.earned(execution.cost)
+        asking = route.asking
+        self.recent.add(
+            given_of(execution, watch), asking.caller.name, asking.record.id, asking.record.request_id
+        )
+        if (sample := sample_of(execution, watch)) is not None:
+            self.shadow.offer(sample)
+
+    async def _ask(self, name: str, request: ChatRequest) -> Answered:
+        return await ask_in_the_shadow(self.members[name], request, self._budgets)
+
+    def _keep(self, watch: Watch) -> None:
+        for name, rule in self.rules.items():
+            if rule.watch is watch:
+                self.store.remember(_state_name(name), watch.save())
 
     async def close(self) -> None:
-        """Lets go of remotes, and keeps what was learnt."""
-        for name, rule in self.rules.items():
+        """Ends what goes on in the shadow, lets go of remotes, and keeps what was learnt."""
+        await self.shadow.__aexit__(None, None, None)
+        for rule in self.rules.values():
             if rule.watch is not None:
-                self.store.remember(_state_name(name), rule.watch.save())
+                self._keep(rule.watch)
         for member in self.members.values():
             await member.close()
+
+
+def _columns(watch: Watch, models: Sequence[str], tables: FleetTables) -> Mapping[str, int]:
+    places = {tables.models[name].estimate_as: place for place, name in enumerate(watch.models)}
+    return {name: places[tables.models[name].estimate_as] for name in models}
 
 
 def _state_name(policy: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headrace.routing.candidate import Candidate
 from headrace.routing.policies import Cheapest
@@ -23,6 +23,8 @@ class Rule:
     models: Sequence[str]
     watch: Watch | None = None
     """Over its promise of quality; None where it makes none."""
+    columns: Mapping[str, int] = field(default_factory=dict)
+    """Of each model, its place in the watch's; tiers of the same weights share one."""
 
 
 class Named(Policy):
