@@ -208,11 +208,16 @@ def test_what_was_known_of_something_else_is_not_taken_up_but_what_was_spent_is(
     watch = promised(0.1)
     serve(watch, *traffic(2000, 0), 0)
     saved = json.loads(json.dumps(watch.save()))
-    others = [a_watch(learnt="other"), a_watch(quality=0.9), Watch(("a", "large"), "large", QUALITY)]
+    others = [
+        promised(0.2),
+        a_watch(0.1, learnt="other"),
+        a_watch(0.1, quality=0.9),
+        Watch(("a", "large"), "large", QUALITY, slack=0.1),
+    ]
     for other in others:
         assert not other.load(saved)
         state = other.state()
-        assert (state.samples, state.spent, state.slack) == (0, watch.state().spent, None)
+        assert (state.samples, state.spent, state.resets) == (0, watch.state().spent, 0)
     for garbage in (None, {}, {"about": 3}, {**saved, "records": [{"good": "x"}]}):
         assert not promised(0.1).load(garbage)
 

@@ -217,8 +217,9 @@ class Watch:
         return saved
 
     def load(self, saved: object) -> bool:
-        """Takes up what `save` gave. False where that was of other estimates, models or another quality: its
-        records say nothing here, and only what was spent is taken. False, too, for anything else."""
+        """Takes up what `save` gave. False where that was of other estimates or models, or began with
+        another promise: its records say nothing here, and only what was spent is taken. False, too, for
+        anything else."""
         try:
             known = msgspec.convert(saved, Known)
         except msgspec.ValidationError:

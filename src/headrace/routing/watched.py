@@ -112,7 +112,7 @@ class Known:
     @classmethod
     def of(cls, models: Sequence[str], best: str, quality: float, slack: float | None, learnt: str) -> Known:
         """At the beginning."""
-        about = repr((_FORMAT, list(models), best, quality, learnt))
+        about = repr((_FORMAT, list(models), best, quality, slack, learnt))
         return cls(about, slack, [Calibration() for _ in models], [Calibration() for _ in models])
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from headrace.errors import WorkerUnavailableError
 from headrace.gateway.openai.requests import ChatMessage, ChatRequest, ContentPart, Function, Tool
+from headrace.gateway.shadow import shadow as shadow_module
 from headrace.gateway.shadow.agreement import Agreement
 from headrace.gateway.shadow.grader import Ask, Grader
 from headrace.gateway.shadow.judge import Judge
@@ -251,10 +252,25 @@ def test_its_end_cancels_what_is_under_way_and_pays_back_what_was_set_aside() ->
     whole(work)
 
 
-def test_a_watch_that_has_learnt_is_told_of_so_that_it_can_be_saved() -> None:
-    watch, learnt = a_watch(), []
-    score(Models(), sample(watch), learnt=learnt.append)
-    assert learnt == [watch]
+def test_a_watch_that_has_learnt_is_told_of_now_and_then_so_that_it_can_be_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = a_watch(), a_watch()
+    learnt: list[Watch] = []
+    score(Models(), sample(one), sample(other), sample(one), learnt=learnt.append)
+    assert sorted(map(id, learnt)) == sorted(map(id, (one, other)))
+
+    async def work() -> None:
+        monkeypatch.setattr(shadow_module, "_TELL_SECONDS", 0.01)
+        async with Shadow(Models(), Agreement(), draw=lambda: 0.0, learnt=learnt.append) as shadow:
+            for number in range(3, 5):
+                shadow.offer(sample(one))
+                await done(shadow)
+                while len(learnt) < number:
+                    await asyncio.sleep(0.005)
+
+    whole(work)
+    assert learnt[2:] == [one, one]
 
 
 def test_a_conversation_is_read_as_text() -> None:

@@ -34,6 +34,9 @@ Asked = Callable[[str, ChatRequest], Awaitable[Answered]]
 _SECONDS = 600.0
 """For all that one sample needs; slow answers are no worse, so it is long."""
 
+_TELL_SECONDS = 10.0
+"""To save a watch takes milliseconds."""
+
 
 class Shadow:
     """Belongs to one event loop; used as `async with`. Its end cancels what is under way."""
@@ -50,7 +53,8 @@ class Shadow:
         most_waiting: int = 32,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`keep` is given each score, `learnt` a watch that was told of some. While `busy`, none is begun."""
+        """`keep` is given each score; `learnt`, every few seconds and at the end, each watch that was told of
+        some. While `busy`, none is begun."""
         self.dropped = 0
         """Samples that were wanted, but never scored: the queue was full, the server busy, a model failed."""
         self._ask, self._grader, self._busy, self._draw = ask, grader, busy, draw
@@ -58,6 +62,8 @@ class Shadow:
         self._at_once, self._most_waiting = at_once, most_waiting
         self._waiting: deque[Sample] = deque()
         self._running: set[asyncio.Task[None]] = set()
+        self._told: set[Watch] = set()
+        self._telling: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Shadow:
         return self
@@ -71,6 +77,9 @@ class Shadow:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell_learnt()
 
     def offer(self, sample: Sample) -> bool:
         """Considers a routed answer that was given in full: every one, so that those scored are drawn evenly.
@@ -155,7 +164,15 @@ class Shadow:
             self.dropped += 1
             return
         sample.watch.scored(sample.good, scores, sample.answered if sample.promised else NOT_PROMISED)
-        self._learnt(sample.watch)
+        self._told.add(sample.watch)
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(_TELL_SECONDS, self._tell_learnt)
+
+    def _tell_learnt(self) -> None:
+        self._telling = None
+        for watch in self._told:
+            self._learnt(watch)
+        self._told.clear()
 
 
 class _Bill:
