@@ -9,6 +9,7 @@ import pytest
 from gateway.remotes.asking import remote, request
 from gateway.remotes.upstream import Upstream, stalling
 from headrace.gateway.remotes.abilities import abilities_needed
+from headrace.gateway.remotes.errors import RemoteError
 
 TOOL = {"type": "function", "function": {"name": "look"}}
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a.example/b"}}]}]
@@ -35,6 +36,8 @@ def test_each_wish_needs_an_ability(fields: dict[str, Any], needed: set[str]) ->
 def test_a_remote_says_beforehand_what_it_cannot_be_asked() -> None:
     upstream = Upstream(stalling)
     upstream.url = "http://far.example"
-    assert remote(upstream).refuses(request()) == ""
-    assert "'min_p'" in remote(upstream).refuses(request(min_p=0.5))
-    assert remote(upstream, api="anthropic").refuses(request(top_k=5)) == ""
+    remote(upstream).check(request())
+    remote(upstream, api="anthropic").check(request(top_k=5))
+    for api, fields in (("openai", {"min_p": 0.5}), ("anthropic", {"n": 2})):
+        with pytest.raises(RemoteError):
+            remote(upstream, api=api).check(request(**fields))

@@ -19,7 +19,7 @@ HELD = "data:image/png;base64,AAAA"
 
 
 def contents(request: ChatRequest) -> list[object]:
-    body = msgspec.json.decode(openai_body("far", "far-1", request, None))
+    body = msgspec.json.decode(openai_body("far-1", request, None))
     return [message["content"] for message in body["messages"]]
 
 

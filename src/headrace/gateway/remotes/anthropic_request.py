@@ -34,12 +34,20 @@ _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def anthropic_body(name: str, upstream: str, request: ChatRequest, max_output: int | None) -> bytes:
-    """The body. `name` is the remote's here, `upstream` there.
-
-    Raises RemoteError for what cannot be asked there, RequestError for what is wrong in itself.
-    """
+def check_anthropic(name: str, request: ChatRequest) -> None:
+    """Raises RemoteError for what cannot be asked of the remote of that name."""
     refuse_unknown(name, request, _UNKNOWN)
+    if request.temperature is not None and request.temperature > 1:
+        raise not_expressible(name, "temperature", "takes at most 1")
+    if request.response_format is not None and request.response_format.type == "json_object":
+        raise not_expressible(name, "response_format", "can be held to a JSON schema, but not to any object")
+
+
+def anthropic_body(upstream: str, request: ChatRequest, max_output: int | None) -> bytes:
+    """The body of a request that was checked. `upstream` is what the model is called there.
+
+    Raises RequestError for what is wrong in itself.
+    """
     body: dict[str, Any] = {
         "model": upstream,
         "max_tokens": allowed_tokens(request, max_output) or max_output or DEFAULT_MAX_TOKENS,
@@ -49,19 +57,16 @@ def anthropic_body(name: str, upstream: str, request: ChatRequest, max_output: i
     if system:
         body["system"] = system
     body["messages"] = messages
-    _set_sampling(body, name, request)
+    _set_sampling(body, request)
     _set_tools(body, request)
-    _set_output(body, name, request)
+    _set_output(body, request)
     return _encode(body)
 
 
-def _set_sampling(body: dict[str, Any], name: str, request: ChatRequest) -> None:
-    if request.temperature is not None:
-        if request.temperature > 1:
-            raise not_expressible(name, "temperature", "takes at most 1")
-        body["temperature"] = request.temperature
-    if request.top_p is not None:
-        body["top_p"] = request.top_p
+def _set_sampling(body: dict[str, Any], request: ChatRequest) -> None:
+    for field in ("temperature", "top_p"):
+        if (value := getattr(request, field)) is not None:
+            body[field] = value
     if request.top_k is not None and request.top_k > 0:
         body["top_k"] = request.top_k
     if request.stop:
@@ -86,7 +91,7 @@ def _set_tools(body: dict[str, Any], request: ChatRequest) -> None:
     body["tool_choice"] = told
 
 
-def _set_output(body: dict[str, Any], name: str, request: ChatRequest) -> None:
+def _set_output(body: dict[str, Any], request: ChatRequest) -> None:
     """Thinking, effort, and the form of the answer."""
     variables = request.chat_template_kwargs or {}
     if variables.get("enable_thinking"):
@@ -98,8 +103,6 @@ def _set_output(body: dict[str, Any], name: str, request: ChatRequest) -> None:
     if request.reasoning_effort not in (None, "none"):
         config["effort"] = _EFFORTS.get(request.reasoning_effort or "", request.reasoning_effort)
     asked = request.response_format
-    if asked is not None and asked.type == "json_object":
-        raise not_expressible(name, "response_format", "can be held to a JSON schema, but not to any object")
     if asked is not None and asked.type == "json_schema":
         schema = None if asked.json_schema is None else asked.json_schema.schema
         if schema is None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from headrace.gateway.openai.requests import ChatRequest
-from headrace.gateway.remotes.anthropic_request import anthropic_body
+from headrace.gateway.remotes.anthropic_request import anthropic_body, check_anthropic
 from headrace.gateway.remotes.anthropic_stream import AnthropicStream
-from headrace.gateway.remotes.openai_request import openai_body
+from headrace.gateway.remotes.openai_request import check_openai, openai_body
 from headrace.gateway.remotes.openai_stream import OpenAIStream
 from headrace.gateway.remotes.parts import Parts
 from headrace.gateway.remotes.run import Stream
@@ -28,8 +28,10 @@ class Api:
 
     path: str
     """Below the URL of a table."""
-    body: Callable[[str, str, ChatRequest, int | None], bytes]
-    """The request: the remote's name here and there, what was asked, the model's most tokens of answer."""
+    check: Callable[[str, ChatRequest], None]
+    """Raises RemoteError where there are no words for what is asked of the remote of that name."""
+    body: Callable[[str, ChatRequest, int | None], bytes]
+    """The model's name there, what is asked, and the most tokens of answer that the model can give."""
     stream: Callable[[str, Parts, Secret], Stream]
     key_header: str
     key_prefix: str = ""
@@ -47,9 +49,10 @@ class Api:
         return base.rstrip("/") + ("" if versioned else "/v1") + self.path
 
 
-OPENAI = Api("/chat/completions", openai_body, OpenAIStream, "authorization", "Bearer ")
+OPENAI = Api("/chat/completions", check_openai, openai_body, OpenAIStream, "authorization", "Bearer ")
 ANTHROPIC = Api(
     "/messages",
+    check_anthropic,
     anthropic_body,
     AnthropicStream,
     "x-api-key",

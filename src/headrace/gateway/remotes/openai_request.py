@@ -31,12 +31,16 @@ _SAME = (
 _encode = msgspec.json.Encoder().encode
 
 
-def openai_body(name: str, upstream: str, request: ChatRequest, max_output: int | None) -> bytes:
-    """The body. `name` is the remote's here, `upstream` there.
-
-    Raises RemoteError for what cannot be asked there, RequestError for what is wrong in itself.
-    """
+def check_openai(name: str, request: ChatRequest) -> None:
+    """Raises RemoteError for what cannot be asked of the remote of that name."""
     refuse_unknown(name, request, _UNKNOWN)
+
+
+def openai_body(upstream: str, request: ChatRequest, max_output: int | None) -> bytes:
+    """The body of a request that was checked. `upstream` is what the model is called there.
+
+    Raises RequestError for what is wrong in itself.
+    """
     ids = call_ids(request.messages)
     body: dict[str, Any] = {
         "model": upstream,

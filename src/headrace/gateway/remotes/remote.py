@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.remotes.apis import API_OF
-from headrace.gateway.remotes.errors import RemoteError, garbage
+from headrace.gateway.remotes.errors import garbage
 from headrace.gateway.remotes.outgoing import outgoing
 from headrace.gateway.remotes.parts import Parts
 from headrace.gateway.remotes.refusals import MAX_ERROR_BYTES, Told, by_status
@@ -45,13 +45,9 @@ class Remote:
     def __repr__(self) -> str:
         return f"Remote({self.name!r})"
 
-    def refuses(self, request: ChatRequest) -> str:
-        """Why its API has no words for the request; empty where it has, as for most."""
-        try:
-            self._body(request)
-        except RemoteError as error:
-            return str(error)
-        return ""
+    def check(self, request: ChatRequest) -> None:
+        """Raises RemoteError where its API has no words for what is asked."""
+        self._api.check(self.name, request)
 
     @asynccontextmanager
     async def ask(self, answer_id: str, request: ChatRequest) -> AsyncIterator[RemoteRun]:
@@ -60,7 +56,9 @@ class Remote:
         Raises RemoteError, here or while the answer is read; RequestError for what is wrong with the request.
         """
         table = self._table
-        out = outgoing(self._body(request), request, table.max_output, table.context_length)
+        self.check(request)
+        body = self._api.body(table.upstream or self.name, request, table.max_output)
+        out = outgoing(body, request, table.max_output, table.context_length)
         asked_at = asyncio.get_running_loop().time()
         response = await self._connections.post(out.body, table.first_token_timeout)
         parts = Parts(self.name, answer_id, out.asked.choices, out.asked.most_tokens)
@@ -73,9 +71,6 @@ class Remote:
             orderly = True
         finally:
             await run.leave(orderly)
-
-    def _body(self, request: ChatRequest) -> bytes:
-        return self._api.body(self.name, self._table.upstream or self.name, request, self._table.max_output)
 
     async def _check(self, response: Response) -> None:
         """Raises RemoteError where the response is no stream."""

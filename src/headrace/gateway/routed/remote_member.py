@@ -54,6 +54,8 @@ class RemoteMember(Member):
         return self.table.context_length
 
     async def foresee(self, need: Need, request: ChatRequest | CompletionRequest, exact: bool) -> Foreseen:
+        if isinstance(request, ChatRequest):
+            self._remote.check(request)
         tokens, others = self.tokens(need), self.in_flight
         latency = self._latency
         first = latency.first_token(tokens, others)
