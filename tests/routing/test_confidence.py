@@ -20,27 +20,37 @@ def answers(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarr
     for _ in range(count):
         sure, easy = draw.random(2)
         logprobs = -draw.exponential(0.05 + 0.5 * (1 - sure), int(draw.integers(5, 200)))
-        numbers.append(features(Told(logprobs.tolist(), "stop", 0.5, 0.1 + 0.8 * easy)))
+        numbers.append(
+            features(Told(["so "] * len(logprobs), logprobs.tolist(), "stop", 0.5, 0.1 + 0.8 * easy))
+        )
         scores.append(float(draw.random() < sure))
         next_scores.append(float(draw.random() < 0.1 + 0.8 * easy))
     return np.array(numbers), np.array(scores), np.array(next_scores)
 
 
 def told(unsure: float, next_good: float = 0.5) -> Told:
-    """An answer of 50 tokens, each as unlikely as said."""
-    return Told([-unsure] * 50, "stop", 0.5, next_good)
+    """An answer of 50 tokens, on average as unlikely as said."""
+    logprobs = -np.random.default_rng(1).exponential(unsure, 50)
+    return Told(["so "] * 50, logprobs.tolist(), "stop", 0.5, next_good)
 
 
 def test_features_are_finite_whatever_the_answer() -> None:
     for each in (
-        Told([], "stop", 0.0, 1.0),
-        Told([0.0], "length", 1.0, 0.0),
-        Told([float("-inf"), -1e9, -0.1], "stop", 0.5, 0.5),
-        Told([-0.1] * 5000, "tool_calls", 0.2, 0.3),
+        Told([], [], "stop", 0.0, 1.0),
+        Told(["7"], [0.0], "length", 1.0, 0.0),
+        Told(["a", "", "4"], [float("-inf"), -1e9, -0.1], "stop", 0.5, 0.5),
+        Told(["ab"] * 5000, [-0.1] * 5000, "tool_calls", 0.2, 0.3),
     ):
         numbers = features(each)
         assert numbers.shape == (FEATURES,)
         assert np.isfinite(numbers).all()
+
+
+def test_doubt_about_a_number_shows_apart_from_doubt_about_a_word() -> None:
+    tokens, sure = ["It", " is ", "12", "."], -0.01
+    about_word = features(Told(tokens, [sure, -2.0, sure, sure], "stop", 0.5, 0.5))
+    about_number = features(Told(tokens, [sure, sure, -2.0, sure], "stop", 0.5, 0.5))
+    assert np.flatnonzero(about_word != about_number).size > 0
 
 
 def test_an_answer_the_model_was_sure_of_is_likelier_to_be_good() -> None:

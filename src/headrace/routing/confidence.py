@@ -31,10 +31,12 @@ _FOLDS = 8
 class Told:
     """What is known when an answer has ended.
 
-    `logprobs`: natural, of each token that was generated. `finish_reason`: as in OpenAI's dialect. `good`,
-    `next_good`: chances that an estimator gave, from the prompt, to this model and to the next one.
+    `tokens`, `logprobs`: text and natural log-probability of each token generated. `finish_reason`: as in
+    OpenAI's dialect. `good`, `next_good`: chances that an estimator gave, from the prompt, to this model and
+    to the next one.
     """
 
+    tokens: Sequence[str]
     logprobs: Sequence[float]
     finish_reason: str
     good: float
@@ -42,15 +44,22 @@ class Told:
 
 
 def features(told: Told) -> Floats:
-    """The numbers that a chance is told from, shape (FEATURES,)."""
+    """The numbers that a chance is told from, shape (FEATURES,).
+
+    Tokens with digits count by themselves, too: much of what is wrong in an answer is a number.
+    """
     logprobs = np.array(told.logprobs or [0.0], np.float64).clip(min=-30.0, max=0.0)
     rising = np.sort(logprobs)
+    figures = [n for n, token in enumerate(told.tokens) if any(map(str.isdigit, token))]
+    of_figures = logprobs[figures] if figures else logprobs
     return np.array(
         [
             np.sqrt(-logprobs.mean()),
             np.sqrt(-rising[0]),
             np.sqrt(-logprobs[-_LAST:].mean()),
             np.sqrt(-rising[: max(1, len(rising) // 20)].mean()),
+            np.sqrt(-of_figures.mean()),
+            np.sqrt(-of_figures.min()),
             np.mean(logprobs < _UNSURE),
             np.log1p(-logprobs.sum()),
             np.log(len(logprobs)),
@@ -61,7 +70,7 @@ def features(told: Told) -> Floats:
     )
 
 
-FEATURES = 10
+FEATURES = 12
 """How many numbers `features` gives."""
 
 
