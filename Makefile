@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos simulated clean
+.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos simulated live-fleet clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -74,6 +74,9 @@ chaos: $(VENV)/installed-dev ## kill workers under load; every answer must be th
 
 simulated: $(VENV)/installed-dev ## compare the simulator with four real replicas: ARGS="TRACE.csv"
 	@$(BIN)/python benchmarks/simulated.py $(ARGS)
+
+live-fleet: $(VENV)/installed ## what routing saves on three real models: ARGS="ask FOLDER", then ARGS="report FOLDER"
+	@PYTHONPATH=benchmarks $(BIN)/python -m live_fleet $(ARGS)
 
 clean: ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
