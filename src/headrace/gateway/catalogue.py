@@ -59,6 +59,8 @@ class Catalogue:
         Those named in `at_once`, the first where None, are loaded at the start and stay.
         """
         self.on_demand = on_demand
+        self.elsewhere: Sequence[str] = ()
+        """Other names that requests can have: policies, and models that are not served from here."""
         self.loaded_models = LoadedModels()
         self._loader = loader
         self._named = {file.name: file for file in named}
@@ -108,7 +110,7 @@ class Catalogue:
         files = {file.name: file for file in self.available()}
         if (file := files.get(name)) is not None:
             return file
-        known = ", ".join(f"'{known}'" for known in files or self.loaded_models)
+        known = ", ".join(f"'{known}'" for known in [*(files or self.loaded_models), *self.elsewhere])
         raise RequestError(
             f"The model {name!r:.200} does not exist. Served: {known}.",
             "model",

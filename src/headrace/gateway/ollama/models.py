@@ -64,7 +64,7 @@ class ModelPages:
         may_ask = self._caller(request).may_ask
         files = [file for file in self._catalogue.available() if may_ask(file.name)]
         listed = [self._listed(file, await self._details(file)) for file in files]
-        return _json({"models": listed})
+        return _json({"models": [*listed, *map(_elsewhere, filter(may_ask, self._catalogue.elsewhere))]})
 
     async def ps(self, request: Request) -> Response:
         """The models in memory, and until when they stay."""
@@ -184,6 +184,18 @@ class ModelPages:
             "details": _details(details),
             "capabilities": _capabilities(details),
         }
+
+
+def _elsewhere(name: str) -> dict[str, Any]:
+    """A policy, or a model that is not served from here."""
+    return {
+        "name": name + LATEST,
+        "model": name + LATEST,
+        "modified_at": timestamp(time.time()),
+        "size": 0,
+        "digest": "",
+        "details": {"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": ""},
+    }
 
 
 def _details(details: ModelDetails | None) -> dict[str, Any]:

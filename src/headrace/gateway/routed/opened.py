@@ -30,7 +30,7 @@ async def opened_routes(
     path = data_dir / DATABASE if database is None else Path(database)
     with Store(path, keep_prompts=tables.routing.keep_prompts) as store:
         routes = Routes(tables, gateway, store, environment=os.environ, workers=workers)
-        gateway.router = routes
+        gateway.router, gateway.catalogue.elsewhere = routes, routes.names()
         try:
             yield routes
         finally:
