@@ -232,3 +232,13 @@ def test_cached_tokens_are_part_of_the_prompt() -> None:
     assert told.usage is not None and told.believed
     assert (told.usage.prompt_tokens, told.usage.prompt_tokens_details.cached_tokens) == (33, 20)
     assert told.usage.completion_tokens == 3
+
+
+def test_thinking_that_is_not_shown_is_believed_up_to_what_was_asked_for() -> None:
+    thinking = {"type": "content_block_start", "index": 0, "content_block": {"type": "redacted_thinking"}}
+    for blocks, believed in (([thinking, text_delta("Down.", 1)], True), ([text_delta("Down.")], False)):
+        script = anthropic_events(blocks, {"stop_reason": "end_turn"}, usage=(9, 900))
+        told, _ = ask(script, request(max_tokens=1000), api="anthropic")
+        assert told.believed == believed
+    told, _ = ask(script, request(max_tokens=500), api="anthropic")
+    assert not told.believed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -181,6 +183,37 @@ def test_a_stall_is_noticed_whichever_task_waits() -> None:
             await asked.close()
 
     run(work())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such timer")
+def test_a_remote_that_reads_nothing_of_a_long_request_costs_no_socket_for_long() -> None:
+    async def work() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            port = deaf.getsockname()[1]
+            upstream = Upstream(stalling)
+            upstream.url = f"http://127.0.0.1:{port}"
+            asked = remote(upstream, first_token_timeout=0.2, connect_timeout=0.3)
+            long = [{"role": "user", "content": "x" * 20_000_000}]
+            with pytest.raises(RemoteError):
+                await answer(asked, request(messages=long))
+            taken, _ = deaf.accept()
+            with taken:
+                taken.settimeout(0)
+                for _ in range(300):
+                    if not connected_to(port):
+                        break
+                    await asyncio.sleep(0.02)
+                assert not connected_to(port)
+            await asked.close()
+
+    run(work())
+
+
+def connected_to(port: int) -> bool:
+    """Whether this process has a connection to the port that was not accepted here."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+    established = "01"
+    return any(row[2].endswith(f":{port:04X}") and row[3] == established for row in rows)
 
 
 def test_the_environments_proxy_is_asked_for_the_remote(monkeypatch: pytest.MonkeyPatch) -> None:

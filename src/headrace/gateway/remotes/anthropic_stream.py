@@ -78,6 +78,8 @@ class AnthropicStream:
         self.done = False
         """The stream said that it has ended."""
         self._usage: dict[str, Any] = {}
+        self._thought = False
+        """There was thinking, of which the API counts more than it sends."""
 
     def take(self, data: bytes | bytearray) -> list[Piece]:
         """What an event adds."""
@@ -113,7 +115,7 @@ class AnthropicStream:
             prompt = (usage.input_tokens or 0) + cached + (usage.cache_creation_input_tokens or 0)
         except (msgspec.ValidationError, TypeError):
             return None
-        return Reported(prompt, cached, usage.output_tokens)
+        return Reported(prompt, cached, usage.output_tokens, usage.output_tokens if self._thought else 0)
 
     def _note(self, usage: object) -> None:
         """Later figures replace those before."""
@@ -126,6 +128,8 @@ class AnthropicStream:
             if block.input:
                 begun.append(self._parts.arguments(0, index, _encode(block.input).decode()))
             return begun
+        if block.type in ("thinking", "redacted_thinking"):
+            self._thought = True
         return self._texts(block.text, block.thinking)
 
     def _delta(self, index: int, delta: _Delta) -> list[Piece]:

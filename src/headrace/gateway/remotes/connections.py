@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.connector import AddrInfoType
 
 from headrace.gateway.deadline import Deadline
 from headrace.gateway.errors import UnavailableError
@@ -122,7 +125,9 @@ class Connections:
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=_KEEP_ALIVE, socket_factory=_socket_of(self._connect_timeout)
+            ),
             headers=self._headers,
             skip_auto_headers=("user-agent",),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -135,6 +140,22 @@ class Connections:
         """Closes all connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _socket_of(patience: float) -> Callable[[AddrInfoType], socket.socket]:
+    """Makes sockets that are closed where the other side takes nothing of what is sent for so many seconds.
+
+    Else a connection that was given up stays, with the request's body, until the other side has read that.
+    """
+
+    def make(address: AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        if sys.platform == "linux":
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience))
+        return made
+
+    return make
 
 
 def proxy_for(url: str) -> str | None:

@@ -9,7 +9,7 @@ from headrace.gateway.prompts import answer_tokens
 from headrace.gateway.remotes.contents import images_in
 from headrace.gateway.remotes.tally import Asked
 
-_MOST_TOKENS = 2**17
+MOST_TOKENS = 2**17
 """Of an answer of which nothing is known; no model writes more."""
 
 
@@ -27,7 +27,7 @@ def outgoing(
     """The body with what is known of the request."""
     images = list(images_in(request.messages))
     size = len(body) - sum(map(len, images))
-    most = allowed_tokens(request, max_output) or max_output or context_length or _MOST_TOKENS
+    most = allowed_tokens(request, max_output) or max_output or context_length or MOST_TOKENS
     return Outgoing(body, Asked(size, len(images), request.n or 1, most, context_length))
 
 

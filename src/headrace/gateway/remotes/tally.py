@@ -28,7 +28,7 @@ class Reported:
     cached: object
     output: object
     unseen: object = 0
-    """Of the output, reasoning that was not sent."""
+    """Of the output, what may be reasoning that was not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Tally:
     def usage(self) -> Usage:
         """Tokens so far, over all choices."""
         told = self.reported
-        prompt = self._asked.size // _CHARACTERS + 1
+        prompt = min(self._asked.size // _CHARACTERS + 1, self._asked.context_length or self._asked.size)
         cached = 0
-        generated = -(-self._parts.characters // _CHARACTERS)
+        generated = min(-(-self._parts.characters // _CHARACTERS), self.most_tokens)
         if told is not None and self._input_fits(told):
             prompt = _count(told.input)
             cached = _count(told.cached) if self._cached_fits(told) else 0
