@@ -10,17 +10,18 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from headrace.errors import HeadraceError, RequestError
+from headrace.errors import RequestError
 from headrace.gateway.answering import Piece, Running
 from headrace.gateway.asking import Asking
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.routed.member import Member, Outcome
 from headrace.gateway.routed.route import Route
+from headrace.routing.budget import OverBudget
 from headrace.routing.confidence import Told
 
-_CALLER_LIMITS = frozenset({"rate_limit_exceeded", "budget_exceeded"})
-"""Refusals that are about who asks, not about the model."""
+_CALLER_LIMITS = frozenset({"rate_limit_exceeded", "draining"})
+"""Refusals that are about who asks, or the whole server, not about the model."""
 
 
 class Attempt:
@@ -52,11 +53,15 @@ class Attempt:
         self._expected = round(self.candidate.input_tokens + self.candidate.output_tokens)
         """Tokens of prompt and answer."""
         self._last = 0.0
-        self._price = member.price_now()
+        self._price = route.prices[member.name]
 
     @property
     def name(self) -> str:
         return self.member.name
+
+    def reserve(self) -> None:
+        """Sets the money aside, before it is opened; `close` settles. Raises OverBudget."""
+        self._accounts.reserve(self.number, self.candidate)
 
     async def open(self, whole: bool) -> None:
         """Returns when the first piece is there; where it is to be `whole`, when all are.
@@ -64,7 +69,6 @@ class Attempt:
         Raises what keeps the model from answering; then it is closed.
         """
         try:
-            self._accounts.reserve(self.number, self.candidate)
             self._began = time.monotonic()
             self.member.began(self._began, self._expected)
             self._stack.callback(lambda: self.member.ended(time.monotonic(), self._expected, self.usage))
@@ -108,7 +112,7 @@ class Attempt:
         usage = self.usage
         if error is not None and is_broken(error):
             self.member.failed(now, error)
-        elif self.first_token is None:
+        elif self.first_token is None and self._began:
             self.member.said_nothing(now, error)
         if self.ended and usage is not None:
             tokens = usage.completion_tokens
@@ -157,21 +161,25 @@ class Attempt:
 
     def told(self, next_good: float) -> Told:
         """What the whole answer says of how sure the model was; `next_good`: the next model's chance."""
-        logprobs = [chosen for _, _, event, _ in self.pieces for chosen, *_ in event.logprobs]
+        assert self.running is not None
+        told = [event for _, _, event, _ in self.pieces if event.logprobs]
+        logprobs = [chosen for event in told for chosen, *_ in event.logprobs]
+        text = self.running.token_bytes
+        tokens = [text(token).decode("utf-8", "replace") for event in told for token in event.token_ids]
         reasons = [reason for *_, reason in self.pieces if reason is not None]
-        return Told(logprobs, reasons[-1] if reasons else "", self.candidate.good, next_good)
+        return Told(tokens, logprobs, reasons[-1] if reasons else "", self.candidate.good, next_good)
 
 
 def is_elsewhere(error: BaseException) -> bool:
     """Whether another model may well answer where this is what one failed with."""
     if not isinstance(error, RequestError):
-        return isinstance(error, HeadraceError)
+        return isinstance(error, Exception)
     known = getattr(error, "elsewhere", None)
     if known is not None:
         return bool(known)
-    if error.code in _CALLER_LIMITS or error.code == "draining":
+    if error.code in _CALLER_LIMITS:
         return False
-    return error.status in (408, 429, 500, 502, 503) or error.code in (
+    return isinstance(error, OverBudget) or error.status in (408, 429, 500, 502, 503) or error.code in (
         "context_length_exceeded",
         "no_chat_template",
         "model_not_loadable",
@@ -184,4 +192,4 @@ def is_broken(error: BaseException) -> bool:
     """Whether it counts against the model that it failed so."""
     if isinstance(error, RequestError):
         return bool(getattr(error, "broken", False))
-    return isinstance(error, HeadraceError)
+    return isinstance(error, Exception)

@@ -24,11 +24,13 @@ from headrace.gateway.routed.attempt import Attempt, is_elsewhere
 from headrace.gateway.routed.member import Member
 from headrace.gateway.routed.route import Route
 from headrace.models.answer import Text
+from headrace.routing.candidate import Candidate
 from headrace.routing.confidence import Told
 
 log = logging.getLogger("headrace.gateway")
 
-Judge = Callable[[str, Told], float]
+Judge = Callable[[str, Told], tuple[float, float | None]]
+"""Of an answer, the chance that it is good; and that the next model's would be, where that is known."""
 
 _ABANDONED = asyncio.CancelledError
 """How an attempt ends that another one overtook."""
@@ -38,7 +40,7 @@ class Execution:
     """Of one request. `start` gives what the answer is written from, `end` is called however it ends."""
 
     def __init__(self, route: Route, members: Callable[[str], Member], confidence: Judge):
-        """`members` by name; `confidence` gives the chance that a model's answer is good."""
+        """`members` by name; `confidence` judges a model's answer."""
         self.route = route
         self.attempts: list[Attempt] = []
         """In the order in which they were begun."""
@@ -194,15 +196,25 @@ class Execution:
             except Exception as error:
                 self._note(name, error)
                 continue
-            following = self.route.candidates[names[place + 1]].good if not last else 0.0
-            if last or self._confidence(name, attempt.told(following)) >= accept:
+            if last or self._is_good_enough(attempt, self.route.candidates[names[place + 1]], accept):
                 return attempt
             self.cascaded = True
             later.append(attempt)
             await attempt.close()
-        if later:  # the better models failed: what was not sure is better than nothing
-            return later[-1]
-        return await self._next(iter(names[steps:]), not self.route.asking.request.stream)
+        try:
+            return await self._next(iter(names[steps:]), not self.route.asking.request.stream)
+        except Exception:
+            if not later:
+                raise
+            return later[-1]  # the better models failed: what was not sure is better than nothing
+
+    def _is_good_enough(self, attempt: Attempt, following: Candidate, accept: float) -> bool:
+        """Whether it is likely enough to be good, or the next model's would hardly be better."""
+        good, next_good = self._confidence(attempt.name, attempt.told(following.good))
+        quality = self.route.wants.quality
+        if quality is not None and next_good is not None:
+            accept = min(accept, quality * next_good)
+        return good >= accept
 
     # going on
 

@@ -181,12 +181,15 @@ class Routes:
             await execution.end()
             self._ended(execution, status)
 
-    def _chance(self, name: str, told: Told) -> float:
-        """That an answer of this model is good; without any learnt, how likely its tokens were to it."""
+    def _chance(self, name: str, told: Told) -> tuple[float, float | None]:
+        """That this model's answer is good, and that the next one's would be.
+
+        Without any learnt, it is how likely its tokens were to the model; without those, the estimate.
+        """
         learnt = self._confidences.get(name)
         if learnt is not None and told.logprobs:
-            return learnt.chance(told)
-        return float(np.exp(np.mean(told.logprobs))) if told.logprobs else told.good
+            return learnt.chance(told), learnt.next_chance(told)
+        return (float(np.exp(np.mean(told.logprobs))) if told.logprobs else told.good), None
 
     def _ended(self, execution: Execution, status: str) -> None:
         route = execution.route
