@@ -226,3 +226,44 @@ def test_a_fingerprint_tells_routers_apart_that_estimate_differently() -> None:
     router = artefact.first_day(MODELS)
     other = Router(replace(router.estimator, duals=router.estimator.duals * 2))
     assert fingerprint(router) == fingerprint(artefact.first_day(MODELS)) != fingerprint(other)
+
+
+def three(count: int, seed: int) -> tuple[Floats, Floats]:
+    """As `traffic`, of three models, with prompts from easy to hard for all of them."""
+    draw = np.random.default_rng(seed)
+    true = 1 - draw.random(count)[:, None] * [0.9, 0.5, 0.2]
+    good = np.clip(true + draw.normal(0, 0.07, (count, 3)), 0, 1)
+    return good, (draw.random((count, 3)) < true).astype(np.float64)
+
+
+def test_of_three_models_the_middle_one_has_its_share_and_only_those_asked_are_known() -> None:
+    watch = Watch(("tiny", "small", "large"), "large", 0.9, shadow=0.1, exploration=0.1)
+    draw, models, scores = np.random.default_rng(1), [], three(30_000, 0)[1]
+    for good, score in zip(three(30_000, 0)[0], scores, strict=True):
+        model = int(watch.will_do(good).argmax())
+        models.append(model)
+        watch.earned((0.1, 0.3, 1.0)[model])
+        if watch.wants_sample(float(draw.random())):
+            asked = watch.asks(good, model)
+            watch.spent(sum((0.1, 0.3, 1.0)[each] for each in asked))
+            known = [each in asked or each == model for each in range(3)]
+            watch.scored(good, np.where(known, score, np.nan), model)
+    late = slice(15_000, None)
+    got = scores[np.arange(30_000), models][late]
+    shares = np.bincount(models[late], minlength=3) / 15_000
+    assert got.mean() >= 0.9 * scores[late, 2].mean()
+    assert shares.min() > 0.15 and not watch.state().alarms
+
+
+def test_a_slack_is_lowered_by_the_evidence_that_raised_it_and_old_evidence_is_forgotten() -> None:
+    watch = a_watch(window=100, horizon=10**6)
+    good = np.array([0.7, 0.9])
+    for _ in range(100):
+        watch.scored(good, np.array([1.0, 1.0]), NOT_PROMISED)
+    assert watch.slack is not None and watch.slack > 0.2
+    for _ in range(50):
+        watch.scored(good, np.array([0.0, 1.0]), NOT_PROMISED)
+    assert watch.slack <= 0.2
+    for _ in range(100 * 8 - 150):
+        watch.scored(good, np.array([0.0, 1.0]), NOT_PROMISED)
+    assert watch.save()["evidence"]["count"] == 0 and watch.slack <= 0.2

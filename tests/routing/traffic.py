@@ -57,7 +57,7 @@ class Served:
 
 def serve(watch: Watch, good: Floats, scores: Floats, seed: int, costs: Sequence[float] = COSTS) -> Served:
     """Sends each request to the first model that will do, and scores in the shadow what the watch wants."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng([seed, 1])  # not the draws that traffic is made with
     models, alarms = [], []
     for number, (chances, score) in enumerate(zip(good, scores, strict=True)):
         model = int(watch.will_do(chances).argmax())

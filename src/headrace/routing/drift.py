@@ -70,6 +70,11 @@ class Calibration:
     up: Detector = field(default_factory=Detector)
     down: Detector = field(default_factory=Detector)
 
+    @property
+    def evidence(self) -> float:
+        """As a detector's."""
+        return max(self.up.evidence, self.down.evidence)
+
     def saw(self, residual: float) -> bool:
         """Takes a residual. True: the mean has shifted."""
         if self.count < _REFERENCE:

@@ -70,7 +70,7 @@ class Sequential:
 
         Models that no slack chooses need no score (NaN).
         """
-        will_do = good[self._best] - good <= SLACKS[:, None]
+        will_do = good >= good[self._best] - SLACKS[:, None]
         will_do[:, self._best] = True
         excess = scores[will_do.argmax(axis=1)] - self._quality * scores[self._best]
         seen = self.count + 1

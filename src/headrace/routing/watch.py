@@ -12,9 +12,9 @@ requests these are does not depend on what they hold, so each record stands for 
   probability 1 - delta no slack that is set is too great while traffic stays as it is, however often one
   looks. After an alarm, a shift, and some thousands of records all begins anew, delta too.
 
-A promise set beforehand is where it starts; its own delta comes on top. A slack is raised whenever records
-support it, but only a whole window of them lowers one: fewer may just be too few. Without a promise the
-estimates alone decide until then, or until a slack is supported.
+A promise set beforehand is where it starts; its own delta comes on top. It is replaced when records support a
+greater slack, or when a whole window of them supports only a lesser one; likewise what was set before
+evidence began anew. Without a promise the estimates alone decide until then.
 
 What users say (`feedback`) is about one answer, by those who care to say it, on a scale of their own. It
 cannot be paired with the best model's answer to the same prompt, and someone could drive up costs with it.
@@ -46,8 +46,8 @@ EAGER = 10
 _MOST_EAGER = 0.5
 """But no more than this share."""
 
-_SUSPICIOUS = math.sqrt(SELDOM)
-"""Evidence that is half of the way to an alarm."""
+_SUSPICIOUS = SELDOM ** (1 / 3)
+"""Evidence that is a third of the way to an alarm."""
 
 _FADING = 0.995
 """What one very dear request is remembered by, at each of those after it."""
@@ -134,7 +134,9 @@ class Watch:
     @property
     def suspected(self) -> bool:
         """Whether something looks like drift, while it is not sure."""
-        return self._known.suspicion > 0 or self._known.promise.evidence >= _SUSPICIOUS
+        known = self._known
+        evidence = max(known.promise.evidence, *(each.evidence for each in known.calibrations))
+        return known.suspicion > 0 or evidence >= _SUSPICIOUS
 
     def earned(self, cost: float) -> None:
         """A client's answer cost so much."""
@@ -252,7 +254,7 @@ class Watch:
 
     def _begin_anew(self) -> None:
         self._evidence = self._no_evidence()
-        self._known.settled = False
+        self._known.settled = self._known.supported = False
 
     def _look(self) -> None:
         """Sets the slack, every few records, to what they support."""
@@ -262,9 +264,11 @@ class Watch:
         found = evidence.slack(self._horizon)
         whole = evidence.count >= self._window
         known.settled = known.settled or whole
-        if whole or found > (ALWAYS_BEST if known.slack is None else known.slack):
+        if known.supported or whole or found > (ALWAYS_BEST if known.slack is None else known.slack):
             known.resets += found != known.slack
             known.slack = found
+            known.supported = True
             known.drifted = False
         if evidence.count >= _RENEWED * self._window:
             self._evidence = self._no_evidence()
+            known.supported = False

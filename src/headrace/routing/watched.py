@@ -93,6 +93,8 @@ class Known:
     promise: Detector = field(default_factory=Detector)
     settled: bool = False
     """Whether a whole window of records was seen since traffic last changed."""
+    supported: bool = False
+    """Whether the evidence at hand, not an older one, has set the slack."""
     drifted: bool = False
     suspicion: int = 0
     """So many more records are scored eagerly."""
