@@ -11,6 +11,7 @@ from headrace.gateway.anthropic.translate import chat_request as from_anthropic
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.remotes.contents import images_in
 from headrace.gateway.remotes.openai_request import openai_body
+from headrace.gateway.remotes.outgoing import There
 from headrace.gateway.responses.requests import ResponsesRequest
 from headrace.gateway.responses.translate import chat_request as from_responses
 
@@ -19,7 +20,7 @@ HELD = "data:image/png;base64,AAAA"
 
 
 def contents(request: ChatRequest) -> list[object]:
-    body = msgspec.json.decode(openai_body("far-1", request, None))
+    body = msgspec.json.decode(openai_body(There("far-1"), request))
     return [message["content"] for message in body["messages"]]
 
 

@@ -93,6 +93,25 @@ def test_the_limit_is_in_the_clients_words_and_within_the_models() -> None:
     assert not {"max_tokens", "max_completion_tokens"} & asked(table={"max_output": 50}).keys()
 
 
+def test_a_model_that_knows_the_newer_limit_only_is_asked_again_once() -> None:
+    async def newer(exchange: Exchange) -> None:
+        if "max_tokens" in exchange.body:
+            error = {"message": "Use another.", "code": "unsupported_parameter", "param": "max_tokens"}
+            await exchange.answer(400, {"error": error})
+        else:
+            await openai_answer()(exchange)
+
+    async def work() -> list[int | None]:
+        async with Upstream(newer).serving() as upstream:
+            far = remote(upstream)
+            for _ in range(2):
+                assert (await answer(far, request(max_tokens=7))).text == "Water flows downhill."
+            await far.close()
+            return [exchange.body.get("max_completion_tokens") for exchange in upstream.exchanges]
+
+    assert run(work()) == [None, 7, 7]
+
+
 def test_what_changes_no_answer_is_left_out() -> None:
     body = asked(
         priority=3, cache_salt="x", top_k=-1, min_p=0, repetition_penalty=1.0, ignore_eos=False,

@@ -72,6 +72,7 @@ def test_the_code_and_the_field_are_the_remotes_where_they_look_like_such() -> N
 
     error = refused(script)
     assert (error.code, error.field) == ("unsupported_value", "messages[0].content")
+    assert error.elsewhere and not error.broken
 
 
 @pytest.mark.parametrize(

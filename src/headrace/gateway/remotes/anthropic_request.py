@@ -15,7 +15,7 @@ from headrace.gateway.remotes.call_ids import CallIds, call_ids
 from headrace.gateway.remotes.contents import Image, contents
 from headrace.gateway.remotes.errors import not_expressible
 from headrace.gateway.remotes.expressible import Neutral, refuse_unknown
-from headrace.gateway.remotes.outgoing import allowed_tokens
+from headrace.gateway.remotes.outgoing import There, allowed_tokens
 
 DEFAULT_MAX_TOKENS = 4096
 """The API wants a number; this where neither the request nor the table has one."""
@@ -43,14 +43,12 @@ def check_anthropic(name: str, request: ChatRequest) -> None:
         raise not_expressible(name, "response_format", "can be held to a JSON schema, but not to any object")
 
 
-def anthropic_body(upstream: str, request: ChatRequest, max_output: int | None) -> bytes:
-    """The body of a request that was checked. `upstream` is what the model is called there.
-
-    Raises RequestError for what is wrong in itself.
-    """
+def anthropic_body(there: There, request: ChatRequest) -> bytes:
+    """The body of a request that was checked. Raises RequestError for what is wrong in itself."""
+    most = allowed_tokens(request, there.max_output) or there.max_output or DEFAULT_MAX_TOKENS
     body: dict[str, Any] = {
-        "model": upstream,
-        "max_tokens": allowed_tokens(request, max_output) or max_output or DEFAULT_MAX_TOKENS,
+        "model": there.name,
+        "max_tokens": most,
         "stream": True,
     }
     system, messages = _conversation(request)

@@ -11,6 +11,7 @@ from headrace.gateway.remotes.anthropic_request import anthropic_body, check_ant
 from headrace.gateway.remotes.anthropic_stream import AnthropicStream
 from headrace.gateway.remotes.openai_request import check_openai, openai_body
 from headrace.gateway.remotes.openai_stream import OpenAIStream
+from headrace.gateway.remotes.outgoing import There
 from headrace.gateway.remotes.parts import Parts
 from headrace.gateway.remotes.run import Stream
 from headrace.gateway.remotes.secret import Secret
@@ -30,8 +31,8 @@ class Api:
     """Below the URL of a table."""
     check: Callable[[str, ChatRequest], None]
     """Raises RemoteError where there are no words for what is asked of the remote of that name."""
-    body: Callable[[str, ChatRequest, int | None], bytes]
-    """The model's name there, what is asked, and the most tokens of answer that the model can give."""
+    body: Callable[[There, ChatRequest], bytes]
+    """Raises RequestError."""
     stream: Callable[[str, Parts, Secret], Stream]
     key_header: str
     key_prefix: str = ""

@@ -11,7 +11,7 @@ from headrace.gateway.prompts import offered_tools
 from headrace.gateway.remotes.call_ids import CallIds, call_ids
 from headrace.gateway.remotes.contents import Image, contents
 from headrace.gateway.remotes.expressible import Neutral, refuse_unknown
-from headrace.gateway.remotes.outgoing import allowed_tokens
+from headrace.gateway.remotes.outgoing import There, allowed_tokens
 
 _UNKNOWN: Neutral = {"top_k": (0, -1), "continue_final_message": (False,)}
 _SAME = (
@@ -36,14 +36,11 @@ def check_openai(name: str, request: ChatRequest) -> None:
     refuse_unknown(name, request, _UNKNOWN)
 
 
-def openai_body(upstream: str, request: ChatRequest, max_output: int | None) -> bytes:
-    """The body of a request that was checked. `upstream` is what the model is called there.
-
-    Raises RequestError for what is wrong in itself.
-    """
+def openai_body(there: There, request: ChatRequest) -> bytes:
+    """The body of a request that was checked. Raises RequestError for what is wrong in itself."""
     ids = call_ids(request.messages)
     body: dict[str, Any] = {
-        "model": upstream,
+        "model": there.name,
         "messages": [_message(i, message, ids) for i, message in enumerate(request.messages)],
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -51,8 +48,8 @@ def openai_body(upstream: str, request: ChatRequest, max_output: int | None) -> 
     for field in _SAME:
         if (value := getattr(request, field)) is not None:
             body[field] = value
-    if (most := allowed_tokens(request, max_output)) is not None:
-        newer = request.max_completion_tokens is not None
+    if (most := allowed_tokens(request, there.max_output)) is not None:
+        newer = there.newer_limit or request.max_completion_tokens is not None
         body["max_completion_tokens" if newer else "max_tokens"] = most
     if request.response_format is not None:
         body["response_format"] = _without_nulls(request.response_format)

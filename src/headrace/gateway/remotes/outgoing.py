@@ -14,6 +14,17 @@ MOST_TOKENS = 2**17
 
 
 @dataclass(frozen=True, slots=True)
+class There:
+    """What a model is where it is served."""
+
+    name: str
+    max_output: int | None = None
+    """Tokens of an answer; None where it is not known."""
+    newer_limit: bool = False
+    """It knows `max_completion_tokens` only, and no `max_tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outgoing:
     """The body, and what its answer is measured by."""
 

@@ -26,6 +26,8 @@ _TOO_LONG = re.compile(
 )
 _OURS = {401, 402, 403, 404, 405, 407, 410, 415}
 """Statuses that say something of how the remote is set up here, and nothing of the request."""
+_UNABLE = ("unsupported_parameter", "unsupported_value")
+"""Codes that say that this model cannot do what another may."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _OPENAI_LIMITS = ("requests", "tokens")
@@ -113,13 +115,14 @@ def in_stream(name: str, told: Told) -> RemoteError:
 
 def _wrong(name: str, status: int, told: Told) -> RemoteError:
     """The request is wrong, or too long for this model."""
+    unable = told.code in _UNABLE
     long = status == 413 or "context_length" in told.code or bool(_TOO_LONG.search(told.message))
     return RemoteError(
         f"The remote model '{name}' refuses the request{_words(told)}",
         told.field or None,
         status=400 if status == 422 else status,
         code="context_length_exceeded" if long else told.code or "remote_refused_request",
-        elsewhere=long,
+        elsewhere=long or unable,
         broken=False,
     )
 

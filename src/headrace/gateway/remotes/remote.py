@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.remotes.apis import API_OF
-from headrace.gateway.remotes.errors import garbage
-from headrace.gateway.remotes.outgoing import outgoing
+from headrace.gateway.remotes.errors import RemoteError, garbage
+from headrace.gateway.remotes.outgoing import There, outgoing
 from headrace.gateway.remotes.parts import Parts
 from headrace.gateway.remotes.refusals import MAX_ERROR_BYTES, Told, by_status
 from headrace.gateway.remotes.run import RemoteRun
 from headrace.gateway.remotes.secret import Secret
-from headrace.gateway.remotes.tally import Tally
+from headrace.gateway.remotes.tally import Asked, Tally
 from headrace.routing.tables import ModelTable
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Remote:
         assert table.url is not None
         self.name = name
         self._table = table
+        self._there = There(table.upstream or name, table.max_output)
         self._secret = Secret(name, key)
         self._api = API_OF[table.api]
         self._connections = Connections(
@@ -55,22 +57,43 @@ class Remote:
 
         Raises RemoteError, here or while the answer is read; RequestError for what is wrong with the request.
         """
-        table = self._table
         self.check(request)
-        body = self._api.body(table.upstream or self.name, request, table.max_output)
-        out = outgoing(body, request, table.max_output, table.context_length)
         asked_at = asyncio.get_running_loop().time()
-        response = await self._connections.post(out.body, table.first_token_timeout)
-        parts = Parts(self.name, answer_id, out.asked.choices, out.asked.most_tokens)
+        try:
+            response, asked = await self._begin(request)
+        except RemoteError as error:
+            if not self._learns_of(error):
+                raise
+            response, asked = await self._begin(request)
+        parts = Parts(self.name, answer_id, asked.choices, asked.most_tokens)
         stream = self._api.stream(self.name, parts, self._secret)
-        run = RemoteRun(self.name, response, stream, parts, Tally(out.asked, parts), table, asked_at)
+        run = RemoteRun(self.name, response, stream, parts, Tally(asked, parts), self._table, asked_at)
         orderly = False
         try:
-            await self._check(response)
             yield run
             orderly = True
         finally:
             await run.leave(orderly)
+
+    async def _begin(self, request: ChatRequest) -> tuple[Response, Asked]:
+        """A response that is a stream."""
+        table = self._table
+        body = self._api.body(self._there, request)
+        out = outgoing(body, request, table.max_output, table.context_length)
+        response = await self._connections.post(out.body, table.first_token_timeout)
+        try:
+            await self._check(response)
+        except BaseException:
+            response.close()
+            raise
+        return response, out.asked
+
+    def _learns_of(self, error: RemoteError) -> bool:
+        """Whether the refusal is of the older word for a limit, and so makes another try worthwhile."""
+        if self._there.newer_limit or (error.code, error.field) != ("unsupported_parameter", "max_tokens"):
+            return False
+        self._there = replace(self._there, newer_limit=True)
+        return True
 
     async def _check(self, response: Response) -> None:
         """Raises RemoteError where the response is no stream."""
