@@ -71,11 +71,7 @@ class Budgets:
             log.error("spend cannot be written: %s", error)
             if self._per_day is None and key_limit is None:
                 return
-            raise RequestError(
-                "The budget cannot be looked after now: its file cannot be written.",
-                status=503,
-                code="budget_unavailable",
-            ) from error
+            raise _unavailable() from error
         if spent is not None:
             raise self._over_a_days(spent, wanted, key_limit)
         request.open[attempt] = wanted
@@ -111,9 +107,18 @@ class Budgets:
         self.settle(request_id, 0, attempt)
 
     def left(self, key: str, now: float) -> int | None:
-        """The most that a new request of this key may cost; None: no budget. Raises sqlite3.Error."""
-        spent = self._ledger.spent(int(now // _DAY_SECONDS), key)
+        """The most that a new request of this key may cost; None: no budget.
+
+        Raises RequestError, 503, where a budget binds it and its file cannot be read.
+        """
         key_limit = self._keys.get(key, self._per_key_day)
+        if self._per_day is None and key_limit is None:
+            return self._per_request
+        try:
+            spent = self._ledger.spent(int(now // _DAY_SECONDS), key)
+        except sqlite3.Error as error:
+            log.error("spend cannot be read: %s", error)
+            raise _unavailable() from error
         left = [self._per_request] if self._per_request is not None else []
         left += [self._per_day - spent.all] if self._per_day is not None else []
         left += [key_limit - spent.key] if key_limit is not None else []
@@ -135,6 +140,14 @@ class Budgets:
             forgotten = self._requests.pop(oldest)
             if forgotten.open:
                 self._requests[oldest] = forgotten
+
+
+def _unavailable() -> RequestError:
+    return RequestError(
+        "The budget cannot be looked after now: its file cannot be used.",
+        status=503,
+        code="budget_unavailable",
+    )
 
 
 def _nano(amount: float | None) -> int | None:

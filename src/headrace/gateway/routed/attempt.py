@@ -17,11 +17,21 @@ from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.routed.member import Member, Outcome
 from headrace.gateway.routed.route import Route
-from headrace.routing.budget import OverBudget
 from headrace.routing.confidence import Told
 
 _CALLER_LIMITS = frozenset({"rate_limit_exceeded", "draining"})
 """Refusals that are about who asks, or the whole server, not about the model."""
+_NOT_NOW = frozenset({402, 408, 429, 500, 502, 503})
+"""Statuses that say nothing against the request; what it costs too much here is perhaps less elsewhere."""
+_NOT_BY_THIS_MODEL = frozenset(
+    {
+        "context_length_exceeded",
+        "no_chat_template",
+        "model_not_loadable",
+        "model_too_large",
+        "unsupported_value",
+    }
+)
 
 
 class Attempt:
@@ -179,13 +189,7 @@ def is_elsewhere(error: BaseException) -> bool:
         return bool(known)
     if error.code in _CALLER_LIMITS:
         return False
-    return isinstance(error, OverBudget) or error.status in (408, 429, 500, 502, 503) or error.code in (
-        "context_length_exceeded",
-        "no_chat_template",
-        "model_not_loadable",
-        "model_too_large",
-        "unsupported_value",
-    )
+    return error.status in _NOT_NOW or error.code in _NOT_BY_THIS_MODEL
 
 
 def is_broken(error: BaseException) -> bool:

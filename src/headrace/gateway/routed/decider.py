@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from starlette.types import Scope
 
@@ -20,10 +20,12 @@ from headrace.gateway.routed.member import Foreseen, Member, Refusal
 from headrace.gateway.routed.need import Need, need_of
 from headrace.gateway.routed.route import Route
 from headrace.gateway.routed.rule import Rule
-from headrace.routing.budget import NANO, Budgets
+from headrace.routing.budget import Budgets
 from headrace.routing.candidate import NOT_ALLOWED, Candidate, over_budget, too_short
+from headrace.routing.ledger import shown
 from headrace.routing.policies import Cheapest
 from headrace.routing.policy import NoModelError, Plan
+from headrace.routing.pricing import RemotePrice, nano
 from headrace.routing.quality import Judged, Quality
 from headrace.routing.wants import Wants, wants_of
 
@@ -52,14 +54,14 @@ class Decider:
         left = self._budgets.left(asking.caller.name, time.time())
         candidates: dict[str, Candidate] = {}
         foreseen: dict[str, Foreseen] = {}
+        prices = {name: self._members[name].price_now() for name in allowed}
         for name in rule.models:
             if name not in allowed:
                 candidates[name] = _refused(self._members[name], judged[name])
                 continue
-            seen, candidates[name] = await self._candidate(
-                self._members[name], judged[name], need, request, exact=exact, left=left
+            foreseen[name], candidates[name] = await self._candidate(
+                self._members[name], judged[name], need, request, prices[name], exact=exact, left=left
             )
-            foreseen[name] = seen
         plan = _checked(rule, wants, candidates)
         identity = secrets.token_hex(12)
         return Route(
@@ -70,9 +72,10 @@ class Decider:
             wants=wants,
             candidates=candidates,
             foreseen=foreseen,
+            prices=prices,
             plan=plan,
             best=self._quality.best(rule.models),
-            accounts=Accounts(self._budgets, identity, asking.caller.name),
+            accounts=Accounts(self._budgets, identity, asking.caller.name, wants.cost),
         )
 
     def _judge(self, rule: Rule, text: str, quality: float) -> Mapping[str, Judged]:
@@ -88,6 +91,7 @@ class Decider:
         judged: Judged,
         need: Need,
         request: ChatRequest | CompletionRequest,
+        price: RemotePrice,
         *,
         exact: bool,
         left: int | None,
@@ -103,13 +107,12 @@ class Decider:
             if not too_long:
                 refusal = Refusal(f"no way to ask it ({error})")
         refusal = refusal or member.refusal(need, seen.input_tokens, time.monotonic())
-        price = member.price_now()
         most_output = member.most_output(need, seen.input_tokens)
         output = member.lengths.expected(need.cues, most_output) * need.sequences
         most_input = max(seen.input_tokens, member.most_input(need))
-        most_cost = price.cost(most_input, 0, most_output * need.sequences)
-        if refusal is None and left is not None and most_cost * NANO > left:
-            refusal = Refusal(over_budget("that is left"))
+        most_cost = price.cost(most_input, 0, member.most_output(need, 1) * need.sequences)
+        if refusal is None and left is not None and nano(most_cost) > left:
+            refusal = Refusal(over_budget(f"({shown(left)} left; may cost {shown(nano(most_cost))})"))
         return seen, Candidate(
             name=member.name,
             tier=member.tier,
@@ -155,10 +158,9 @@ def _checked(rule: Rule, wants: Wants, candidates: Mapping[str, Candidate]) -> P
     every = list(candidates.values())
     try:
         plan = rule.policy.plan(wants, every)
-        able = {each.name for each in every if not each.refused or each.last}
-        if plan.order and set(plan.order) <= able and len(set(plan.order)) == len(plan.order):
+        if _can_be_followed(plan, wants, every):
             return plan
-        log.error("the policy %s made no plan that can be followed: %s", rule.name, plan.order)
+        log.error("the policy %s made no plan that can be followed: %.300r", rule.name, plan)
     except NoModelError as error:
         if error.wait > 0:
             raise UnavailableError(
@@ -170,6 +172,24 @@ def _checked(rule: Rule, wants: Wants, candidates: Mapping[str, Candidate]) -> P
     except Exception:
         log.exception("the policy %s failed", rule.name)
     return Cheapest(rule.table).plan(wants, every)
+
+
+def _can_be_followed(plan: Plan, wants: Wants, candidates: Sequence[Candidate]) -> bool:
+    """A policy of the user's may give anything."""
+    able = {
+        each.name
+        for each in candidates
+        if (not each.refused or each.last) and (wants.cost is None or each.most_cost <= wants.cost)
+    }
+    order, hedge_after = plan.order, plan.hedge_after
+    return (
+        0 < len(order) == len(set(order))
+        and set(order) <= able
+        and isinstance(plan.why, str)
+        and (hedge_after is None or hedge_after >= 0)
+        and (plan.accept is None or plan.accept >= 0)
+        and 1 <= plan.steps <= len(order)
+    )
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -24,6 +25,7 @@ from headrace.gateway.routed.attempt import Attempt, is_elsewhere
 from headrace.gateway.routed.member import Member
 from headrace.gateway.routed.route import Route
 from headrace.models.answer import Text
+from headrace.routing.budget import OverBudget
 from headrace.routing.candidate import Candidate
 from headrace.routing.confidence import Told
 
@@ -31,6 +33,8 @@ log = logging.getLogger("headrace.gateway")
 
 Judge = Callable[[str, Told], tuple[float, float | None]]
 """Of an answer, the chance that it is good; and that the next model's would be, where that is known."""
+Racer = asyncio.Task[tuple[Attempt, Exception | None]]
+"""Opens an attempt beside others; gives it, and what it failed with."""
 
 _ABANDONED = asyncio.CancelledError
 """How an attempt ends that another one overtook."""
@@ -51,9 +55,13 @@ class Execution:
         """A cheaper model's answer was not accepted."""
         self._members = members
         self._confidence = confidence
-        self._names = iter(route.plan.order)
+        self._names = deque(route.plan.order)
         self._errors: list[Exception] = []
         self._run: RoutedRun | None = None
+        self.complete = False
+        """The whole answer was given."""
+        self.broken_off: Exception | None = None
+        """Why it ended in the middle."""
 
     @property
     def cost(self) -> float:
@@ -107,20 +115,23 @@ class Execution:
     # attempts
 
     def _attempt(self, name: str) -> Attempt:
+        """Raises OverBudget, and then there is none."""
         route = self.route
         asking = route.asking
         record = dataclasses.replace(asking.record)  # several may run at once
         request = msgspec.structs.replace(asking.request, model=name)
         asking = dataclasses.replace(asking, record=record, request=request)
         attempt = Attempt(self._members(name), asking, route, len(self.attempts))
+        attempt.reserve()
         self.attempts.append(attempt)
         return attempt
 
-    async def _next(self, names: Iterator[str], whole: bool) -> Attempt:
+    async def _next(self, names: deque[str], whole: bool) -> Attempt:
         """The first of the models that answers. Raises the first one's error where none does."""
-        for name in names:
-            attempt = self._attempt(name)
+        while names:
+            name = names.popleft()
             try:
+                attempt = self._attempt(name)
                 await attempt.open(whole)
             except Exception as error:
                 self._note(name, error)
@@ -131,24 +142,28 @@ class Execution:
     def _note(self, name: str, error: Exception) -> None:
         """Keeps an error that another model may make good; raises all others."""
         if not is_elsewhere(error):
-            if self._errors and not isinstance(error, HeadraceError):
-                log.error("%s failed within: %r", name, error)
             raise error
         self._errors.append(error)
-        log.info("%s did not answer: %s", name, error)
+        if isinstance(error, HeadraceError):
+            log.info("%s did not answer: %s", name, error)
+        else:
+            log.error("%s failed within", name, exc_info=error)
 
     async def _race(self, hedge_after: float, whole: bool) -> Attempt:
         """The first that answers of two: the second begins where the first is late, or has failed."""
-        racing = {self._begin(next(self._names), whole)}
+        try:
+            racing = {self._begin(self._names.popleft(), whole)}
+        except OverBudget as refusal:
+            self._note(self.route.plan.order[0], refusal)
+            return await self._next(self._names, whole)
         late: float | None = hedge_after
         try:
             while True:
                 done, _ = await asyncio.wait(racing, timeout=late, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     late = None
-                    if (name := next(self._names, None)) is not None:
-                        self.hedged = True
-                        racing.add(self._begin(name, whole))
+                    if self.attempts[0].first_token is None:
+                        self._hedge(racing, whole)
                     continue
                 for task in done:
                     racing.discard(task)
@@ -161,7 +176,20 @@ class Execution:
         finally:
             await self._abandon(racing)
 
-    def _begin(self, name: str, whole: bool) -> asyncio.Task[tuple[Attempt, Exception | None]]:
+    def _hedge(self, racing: set[Racer], whole: bool) -> None:
+        """Begins the next one beside, unless nobody is left, or what is left of the money forbids it."""
+        if not self._names:
+            return
+        try:
+            racing.add(self._begin(self._names[0], whole))
+        except OverBudget as error:
+            log.info("%s is not asked beside: %s", self._names[0], error)
+            return
+        self._names.popleft()
+        self.hedged = True
+
+    def _begin(self, name: str, whole: bool) -> Racer:
+        """Raises OverBudget."""
         attempt = self._attempt(name)
 
         async def opened() -> tuple[Attempt, Exception | None]:
@@ -174,7 +202,7 @@ class Execution:
         return asyncio.create_task(opened(), name=f"ask {name}")
 
     @staticmethod
-    async def _abandon(racing: set[asyncio.Task[tuple[Attempt, Exception | None]]]) -> None:
+    async def _abandon(racing: set[Racer]) -> None:
         for task in racing:
             task.cancel()
         for ended in await asyncio.gather(*racing, return_exceptions=True):
@@ -189,9 +217,9 @@ class Execution:
         later: list[Attempt] = []
         for place, name in enumerate(names[:steps]):
             last = place == steps - 1
-            attempt = self._attempt(name)
-            attempt.ask_for_confidence()
             try:
+                attempt = self._attempt(name)
+                attempt.ask_for_confidence()
                 await attempt.open(whole=not last or not self.route.asking.request.stream)
             except Exception as error:
                 self._note(name, error)
@@ -202,7 +230,7 @@ class Execution:
             later.append(attempt)
             await attempt.close()
         try:
-            return await self._next(iter(names[steps:]), not self.route.asking.request.stream)
+            return await self._next(deque(names[steps:]), not self.route.asking.request.stream)
         except Exception:
             if not later:
                 raise
@@ -224,6 +252,8 @@ class Execution:
         `text` is None where it holds what cannot be taken up: a call, reasoning.
         """
         await broken.close(error)
+        if not isinstance(error, HeadraceError):
+            log.error("%s failed within", broken.name, exc_info=error)
         request = self.route.asking.request
         if text is None or not is_elsewhere(error) or not _can_go_on(request):
             raise error
@@ -231,11 +261,11 @@ class Execution:
         for name in self.route.plan.order:
             if name == broken.name or not self._members(name).goes_on:
                 continue
-            attempt = self._attempt(name)
-            attempt.asking = dataclasses.replace(
-                attempt.asking, request=_continuing(request, name, text, broken)
-            )
             try:
+                attempt = self._attempt(name)
+                attempt.asking = dataclasses.replace(
+                    attempt.asking, request=_continuing(request, name, text, self._generated)
+                )
                 await attempt.open(whole=False)
             except Exception as failure:
                 log.info("%s does not go on with the answer: %s", name, failure)
@@ -243,6 +273,11 @@ class Execution:
             self.spoken.append(attempt)
             return attempt
         raise error
+
+    @property
+    def _generated(self) -> int:
+        """Tokens of what the client has."""
+        return sum(usage.completion_tokens for each in self.spoken if (usage := each.usage) is not None)
 
     # what is told
 
@@ -289,9 +324,14 @@ class RoutedRun(Answering):
         try:
             piece = await self._attempt.next()
         except StopAsyncIteration:
+            self._execution.complete = True
             raise
         except Exception as error:
-            self._attempt = await self._execution.go_on(self._attempt, error, self.text)
+            try:
+                self._attempt = await self._execution.go_on(self._attempt, error, self.text)
+            except Exception as why:
+                self._execution.broken_off = why
+                raise
             piece = await self._attempt.next()
         if self._text is not None:
             for part in piece[1]:
@@ -349,10 +389,8 @@ def _can_go_on(request: object) -> bool:
     )
 
 
-def _continuing(request: ChatRequest, name: str, text: str, broken: Attempt) -> ChatRequest:
-    """The request of one who is to go on after `text`."""
-    assert broken.running is not None
-    used = broken.running.run.usage().completion_tokens
+def _continuing(request: ChatRequest, name: str, text: str, used: int) -> ChatRequest:
+    """The request of one who is to go on after `text`, which has used so many tokens."""
     left = {
         field: max(1, limit - used)
         for field in ("max_tokens", "max_completion_tokens")

@@ -12,6 +12,7 @@ from headrace.gateway.answering import Running
 from headrace.gateway.asking import Asking
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.remotes.outgoing import MOST_TOKENS
 from headrace.gateway.routed.need import BYTES_PER_TOKEN, Need
 from headrace.routing.breaker import Breaker
 from headrace.routing.candidate import circuit_open, lacks, too_short
@@ -21,8 +22,6 @@ from headrace.routing.tables import ModelTable
 
 _LEARNING = 0.05
 """Weight of the newest prompt in what is known of its tokens' length."""
-_LONGEST_ANSWER = 16384
-"""Tokens that an answer may have where neither the request nor the model sets a bound."""
 _MARGIN_TOKENS = 64
 
 
@@ -133,7 +132,7 @@ class Member(ABC):
         limits = [limit for limit in (need.most_output, self.table.max_output) if limit is not None]
         if self.context_length is not None:
             limits.append(max(1, self.context_length - input_tokens))
-        return min(limits, default=_LONGEST_ANSWER)
+        return min(limits, default=MOST_TOKENS)
 
     def tokens(self, need: Need) -> int:
         """Of the prompt, as far as can be told from its length."""

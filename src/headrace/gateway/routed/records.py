@@ -8,10 +8,10 @@ from headrace.routing.store import Decision
 
 
 def decision_of(execution: Execution, status: str, time: float) -> Decision:
-    """What was predicted, and what came of it; `time` is in seconds since 1970."""
+    """What was predicted, and what came of it, once a model has answered; `time`: seconds since 1970."""
     route = execution.route
     usable = {name: each for name, each in route.candidates.items() if not each.refused}
-    first = execution.spoken[0] if execution.spoken else execution.attempts[0]
+    first = execution.spoken[0]
     usages = [usage for attempt in execution.spoken if (usage := attempt.usage) is not None]
     as_foreseen = first.number == 0
     return Decision(

@@ -11,10 +11,10 @@ from headrace.backends.sampling import SamplingParams
 from headrace.gateway.admission import Seat
 from headrace.gateway.answering import AnswerHead, Answering, Piece, Running
 from headrace.gateway.asking import Asking
-from headrace.gateway.errors import UnavailableError
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.remotes.errors import RemoteError
 from headrace.gateway.remotes.remote import Remote
 from headrace.gateway.remotes.run import RemoteRun
 from headrace.gateway.routed.member import Foreseen, Member, Outcome, Refusal, TextOnlyError
@@ -118,7 +118,7 @@ class RemoteMember(Member):
         self._refused(now, error)
 
     def _refused(self, now: float, error: BaseException | None) -> None:
-        if isinstance(error, UnavailableError) and error.status == 429:
+        if isinstance(error, RemoteError) and error.status == 429:
             self._limit.refused(now, error.retry_after)
 
     def learn(self, outcome: Outcome, now: float) -> None:

@@ -12,6 +12,7 @@ from headrace.gateway.routed.need import Need
 from headrace.gateway.routed.rule import Rule
 from headrace.routing.candidate import Candidate
 from headrace.routing.policy import Plan
+from headrace.routing.pricing import RemotePrice
 from headrace.routing.wants import Wants
 
 
@@ -27,6 +28,8 @@ class Route:
     wants: Wants
     candidates: Mapping[str, Candidate]
     foreseen: Mapping[str, Foreseen]
+    prices: Mapping[str, RemotePrice]
+    """At the time of the decision: what was set aside and what is paid go by the same."""
     plan: Plan
     best: str
     """The model of the policy with the best expected quality; "" where one model is all there is."""

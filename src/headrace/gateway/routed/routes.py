@@ -165,9 +165,10 @@ class Routes:
         route = await self.decide(asking)
         self.metrics.decided(route.rule.name, time.perf_counter() - began)
         execution = Execution(route, self.members.__getitem__, self._chance)
-        status = "ok"
+        status = ""
         try:
             yield await execution.start()
+            status = _status(execution)
         except asyncio.CancelledError:
             status = "cancelled"
             raise
@@ -193,10 +194,10 @@ class Routes:
 
     def _ended(self, execution: Execution, status: str) -> None:
         route = execution.route
-        decision = decision_of(execution, status, time.time())
         self.metrics.ended(execution, status)
         if not execution.spoken:
             return
+        decision = decision_of(execution, status, time.time())
         self.store.decided(decision)
         self.store.keep_prompt(decision.answer, route.need.text, decision.time)
         watch = route.rule.watch
@@ -231,6 +232,16 @@ class Routes:
 def _columns(watch: Watch, models: Sequence[str], tables: FleetTables) -> Mapping[str, int]:
     places = {tables.models[name].estimate_as: place for place, name in enumerate(watch.models)}
     return {name: places[tables.models[name].estimate_as] for name in models}
+
+
+def _status(execution: Execution) -> str:
+    """How an answer went whose request raised nothing."""
+    if execution.complete:
+        return "ok"
+    error = execution.broken_off
+    if error is None:
+        return "timeout"
+    return (isinstance(error, RequestError) and error.code) or type(error).__name__
 
 
 def _state_name(policy: str) -> str:
