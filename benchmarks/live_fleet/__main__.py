@@ -14,19 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from live_fleet import answers, ask, speed
+from live_fleet.chance import chance
 from live_fleet.costs import Price
-from live_fleet.noise import noise
 from live_fleet.picture import svg
 from live_fleet.questions import Question, gsm8k, humaneval
 from live_fleet.report import shown
 from live_fleet.study import Study
-from live_fleet.table import Table, scored, table
+from live_fleet.table import Table, table
 from side_by_side.ours import HEADRACE
 from side_by_side.process import free_port, serving
 
@@ -95,28 +92,15 @@ def records(folder: Path, as_json: bool) -> None:
 
 def report(folder: Path, as_json: bool) -> None:
     asked = suites()
-    asked["both"] = asked["gsm8k"] + asked["humaneval"]
-    found = {suite: Study(opened(folder, questions)).report() for suite, questions in asked.items()}
-    for suite, questions in suites().items():
-        found[suite]["noise"] = noises(folder, suite, questions)
+    asked["both"] = [question for questions in asked.values() for question in questions]
+    found = {}
+    for suite, questions in asked.items():
+        answered = opened(folder, questions)
+        found[suite] = Study(answered).report()
+        if suite != "both":
+            found[suite] |= chance(folder, suite, answered, SAMPLES)
     (folder / "live_fleet.svg").write_text(svg(found), encoding="utf-8")
     print(json.dumps(found, indent=1) if as_json else shown(found))
-
-
-def noises(folder: Path, suite: str, questions: list[Question]) -> dict[str, dict[str, float]]:
-    """Of the models that were asked several times; empty where `sample` has not run."""
-    found = {}
-    for model in MODELS:
-        given = [answer for answer in answers.read(answers.path_of(folder, suite, model)) if answer.sample]
-        asked = {question.name: question for question in questions}
-        right = scored(folder / "scores.json", [(asked[answer.question], answer) for answer in given])
-        scores: dict[str, list[bool]] = {}
-        for answer, is_right in zip(given, right, strict=True):
-            scores.setdefault(answer.question, []).append(is_right)
-        whole = [each for each in scores.values() if len(each) == SAMPLES]
-        if whole:
-            found[model] = asdict(noise(np.array(whole, np.float64)))
-    return found
 
 
 def opened(folder: Path, questions: list[Question]) -> Table:

@@ -46,22 +46,34 @@ def _suite(suite: str, told: Plain) -> Iterable[str]:
             for name, of in each.items()
         ),
     )
-    if told.get("noise"):
-        yield "\nThe same questions several times at temperature 0.7\n"
-        yield from _rows(
-            ("model", "questions", "samples", "quality", "variance that is chance", "best AUC"),
-            (
-                [
-                    name,
-                    of["questions"],
-                    of["samples"],
-                    _share(of["quality"]),
-                    _share(of["chance"]),
-                    f"{of['best_auc']:.2f}",
-                ]
-                for name, of in told["noise"].items()
-            ),
-        )
+    if "noise" in told:
+        yield from _chance(told)
+
+
+def _chance(told: Plain) -> Iterable[str]:
+    yield "\nThe same questions several times at temperature 0.7\n"
+    yield from _rows(
+        ("model", "questions", "samples", "quality", "variance that is chance", "best AUC"),
+        (
+            [
+                name,
+                of["questions"],
+                of["samples"],
+                _share(of["quality"]),
+                _share(of["chance"]),
+                f"{of['best_auc']:.2f}",
+            ]
+            for name, of in told["noise"].items()
+        ),
+    )
+    yield "\nOne model for each prompt, chosen by who knows how often each answers it well\n"
+    yield from _rows(
+        ("of the best's quality", "mixing", "oracle", "cost", "recovered", "95%"),
+        (
+            [_share(at["share"]), *_costs(at), _share(at["recovered"]), _interval(at)]
+            for at in told["ceiling"]
+        ),
+    )
 
 
 def _rows(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[str]:
