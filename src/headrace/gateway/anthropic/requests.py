@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from headrace.routing.wants import WantsBody
+
 _Count = Annotated[int, Meta(ge=1)]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -114,6 +116,8 @@ class MessagesRequest(Conversation, kw_only=True):
 
     max_tokens: _Count
     stream: bool | None = None
+    headrace: WantsBody | None = None
+    """What is asked of the route; as on the chat endpoint."""
     stop_sequences: Annotated[list[_StopString], Meta(max_length=16)] | None = None
     temperature: _Unit | None = None
     top_p: _Unit | None = None

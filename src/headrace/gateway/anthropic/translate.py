@@ -56,6 +56,7 @@ def _set_sampling(chat: ChatRequest, body: MessagesRequest) -> None:
     chat.seed, chat.repetition_penalty = body.seed, body.repetition_penalty
     chat.min_tokens, chat.ignore_eos = body.min_tokens, body.ignore_eos
     chat.cache_salt, chat.priority = body.cache_salt, body.priority
+    chat.headrace = body.headrace
 
 
 def _thinking(body: Conversation) -> dict[str, Any]:

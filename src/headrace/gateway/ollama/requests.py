@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from headrace.errors import RequestError
 from headrace.gateway.errors import missing, unsupported
 from headrace.gateway.openai import requests as openai
+from headrace.routing.wants import WantsBody
 
 _StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -59,6 +60,8 @@ class Asked(Struct, kw_only=True):
     think: bool | str | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    headrace: WantsBody | None = None
+    """What is asked of the route; as on the chat endpoint."""
     arrived: float = 0.0
     """Time on time.monotonic's clock; not the client's to say."""
 
@@ -170,6 +173,7 @@ def _common(body: Asked) -> dict[str, Any]:
     wanted = options.num_predict
     return {
         "stream": body.stream is not False,
+        "headrace": body.headrace,
         "max_tokens": wanted if wanted is not None and wanted > 0 else None,
         "temperature": options.temperature,
         "top_k": options.top_k,

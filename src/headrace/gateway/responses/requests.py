@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from headrace.routing.wants import WantsBody
+
 _Count = Annotated[int, Meta(ge=1)]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -126,5 +128,7 @@ class ResponsesRequest(Unserved, kw_only=True):
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    headrace: WantsBody | None = None
+    """What is asked of the route; as on the chat endpoint."""
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None

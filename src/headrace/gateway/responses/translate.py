@@ -43,6 +43,7 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
         seed=body.seed,
         cache_salt=body.cache_salt,
         priority=body.priority,
+        headrace=body.headrace,
         chat_template_kwargs=body.chat_template_kwargs,
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
