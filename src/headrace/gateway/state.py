@@ -16,6 +16,7 @@ from headrace.gateway.bodies import Bodies
 from headrace.gateway.callers import Caller, Callers
 from headrace.gateway.catalogue import Catalogue
 from headrace.gateway.metrics import Metrics
+from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.request_log import Observer
 from headrace.gateway.served import ServedModel
 
@@ -33,6 +34,10 @@ class Router(Protocol):
 
     def answer(self, asking: Asking) -> AbstractAsyncContextManager[Running]:
         """The answer, for as long as the block runs; leaving it cancels what still runs."""
+        ...
+
+    def tokens(self, request: ChatRequest) -> int:
+        """Of a prompt, estimated."""
         ...
 
     def names(self) -> Sequence[str]:

@@ -39,8 +39,13 @@ def anthropic_routes(gateway: Gateway) -> list[Route]:
     """Every path of the dialect."""
 
     async def count(scope: Scope, body: CountRequest) -> TokenCount:
-        asked = chat_request(body)
-        gateway.callers.identify(scope).check_model(asked.model)
+        asked, caller, router = chat_request(body), gateway.callers.identify(scope), gateway.router
+        if router is not None and router.covers(asked.model):
+            router.check(caller, asked.model)
+            if asked.model not in gateway.models:  # each model counts in its own way
+                return TokenCount(router.tokens(asked))
+        else:
+            caller.check_model(asked.model)
         async with gateway.use(asked.model) as model:
             _, tokens = await render_messages(model, asked, offered_tools(asked))
             return TokenCount(len(tokens))

@@ -21,6 +21,7 @@ from headrace.gateway.routed.decider import Decider
 from headrace.gateway.routed.execution import Execution
 from headrace.gateway.routed.local_member import LocalMember
 from headrace.gateway.routed.member import Member
+from headrace.gateway.routed.need import need_of
 from headrace.gateway.routed.records import decision_of
 from headrace.gateway.routed.remote_member import RemoteMember
 from headrace.gateway.routed.route import Route
@@ -148,6 +149,11 @@ class Routes:
         rule = self.rules[name]
         if not caller.may_ask(name) and not any(caller.may_ask(model) for model in rule.models):
             caller.check_model(name)
+
+    def tokens(self, request: ChatRequest) -> int:
+        """Of a prompt, as the model with the most makes of its length."""
+        need = need_of(request)
+        return max(self.members[name].tokens(need) for name in self.rules[request.model].models)
 
     def names(self) -> Sequence[str]:
         """Policies, and models that are served elsewhere."""
