@@ -48,7 +48,7 @@ def test_it_leaves_as_much_to_the_cheap_model_as_one_look_at_all_records_would()
 
     once = [greatest_slack(*traffic(1000, seed), 1, QUALITY, DELTA, 1000) for seed in range(20)]
     online = [evidence(1000, seed).slack(1000) for seed in range(20)]
-    assert np.mean([strong(slack) for slack in online]) <= 1.05 * np.mean([strong(slack) for slack in once])
+    assert np.mean([strong(slack) for slack in online]) <= 1.1 * np.mean([strong(slack) for slack in once])
 
 
 def test_nothing_is_shown_by_no_records_or_by_a_cheap_model_that_is_useless() -> None:
