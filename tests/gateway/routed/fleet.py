@@ -31,6 +31,10 @@ from headrace.routing.tables import read_tables
 
 CONTEXT = 512
 SECRET = "a-key-that-nobody-may-see"
+DEAR = 36000.0
+"""What an hour of a local model costs in most tests: more than a remote one."""
+FAR_FIRST: dict[str, Any] = {"auto": {"quality": 0.01}}
+"""Any model will do, and the remote one is the cheapest."""
 HI = [{"role": "user", "content": "Hi"}]
 DIALECTS = ("chat", "responses", "anthropic", "ollama")
 
@@ -77,6 +81,12 @@ class Fleet:
         if dialect == "chat" and fields.get("stream"):
             body["stream_options"] = {"include_usage": True}
         return httpx.post(f"{self.url}{path}", json=body | fields, headers=headers, timeout=20)
+
+    def explain(self, **fields: Any) -> dict[str, Any]:
+        """What /v1/route says."""
+        body = _asked("chat", "auto")[1] | fields
+        told: dict[str, Any] = httpx.post(f"{self.url}/v1/route", json=body, timeout=10).json()
+        return told
 
     def metric(self, name: str, **labels: str) -> float:
         """The sample of these labels, perhaps among others; 0 where there is none."""
@@ -175,6 +185,19 @@ def routed(
         parts["server"].should_exit = True
         thread.join(10)
     assert not thread.is_alive()
+
+
+def keys(folder: Path, **entries: str) -> Callers:
+    """Callers by name, with what else stands in their table of the keys file."""
+    file = folder / "keys.toml"
+    tables = [f'[keys.{name}]\nkey = "{key_of(name)}"\n{rest}\n' for name, rest in entries.items()]
+    file.write_text("".join(tables), encoding="utf-8")
+    return Callers(file)
+
+
+def key_of(name: str) -> str:
+    """The key of one of `keys`."""
+    return f"the-key-of-{name}-in-tests"
 
 
 def _asked(dialect: str, model: str) -> tuple[str, dict[str, Any]]:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.fake_engine import ANSWER
-from gateway.remotes.upstream import Exchange, Script, openai_answer, refusing, stalling
+from gateway.remotes.upstream import Exchange, Script, in_turn, openai_answer, refusing, stalling
 from gateway.routed.fleet import (
+    DEAR,
     DIALECTS,
-    SECRET,
+    FAR_FIRST,
     cut_after,
     eventually,
     far,
     here,
+    key_of,
+    keys,
     late,
     routed,
     text_of,
     usage_of,
 )
 
-FAR_FIRST = {"auto": {"quality": 0.01}}
-"""Any model will do, and `far` is the cheapest."""
-DEAR = 36000.0
-"""An hour of a local model, in the currency of the prices."""
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 EVERY_DIALECT = pytest.mark.parametrize("dialect", DIALECTS)
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAR_KEY", SECRET)
 
 
 async def garbage(exchange: Exchange) -> None:
@@ -108,3 +104,132 @@ def test_another_model_answers_where_nobody_listens(tmp_path: Path) -> None:
     with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
         answer = fleet.chat()
         assert (answer.status_code, answer.headers["x-headrace-attempts"]) == (200, "far,near")
+
+
+def test_a_remote_that_limits_us_is_left_alone_as_long_as_it_says(tmp_path: Path) -> None:
+    limiting = in_turn(refusing(429, "slow down", retry_after="1"), openai_answer())
+    with routed(
+        tmp_path, {"near": here(cost_per_hour=DEAR), "far": far(limiting)}, policies=FAR_FIRST
+    ) as fleet:
+        began = time.monotonic()
+        assert fleet.chat().headers["x-headrace-attempts"] == "far,near"
+        assert fleet.chat().headers["x-headrace-attempts"] == "near"
+        refused = fleet.chat("far")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert time.monotonic() - began < 1, "too slow a machine to tell"
+        time.sleep(began + 1.1 - time.monotonic())
+        assert fleet.chat().headers["x-headrace-attempts"] == "far"
+        assert len(fleet.upstreams["far"].exchanges) == 2
+
+
+def test_a_remote_that_fails_again_and_again_is_tried_by_one_request_at_a_time(tmp_path: Path) -> None:
+    models = {"near": here(cost_per_hour=DEAR), "far": far(refusing(500))}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        asked = fleet.upstreams["far"].exchanges
+        while fleet.chat().headers["x-headrace-attempts"] == "far,near":
+            assert len(asked) < 10
+        opened, failures = time.monotonic(), len(asked)
+        assert fleet.metric("headrace_route_circuit_open", model="far") == 1
+        assert fleet.chat().headers["x-headrace-model"] == "near"
+        assert len(asked) == failures
+        time.sleep(opened + 1.1 - time.monotonic())
+        fleet.upstreams["far"].script = openai_answer()
+        assert fleet.chat().headers["x-headrace-model"] == "far"
+        assert fleet.metric("headrace_route_circuit_open", model="far") == 0
+        assert fleet.chat().headers["x-headrace-model"] == "far"
+
+
+def test_a_circuit_that_is_open_does_not_keep_the_last_model_from_being_asked(tmp_path: Path) -> None:
+    with routed(tmp_path, {"far": far(refusing(500))}, policies={"auto": {}}) as fleet:
+        for _ in range(6):
+            assert fleet.chat().status_code == 503
+        fleet.upstreams["far"].script = openai_answer()
+        assert fleet.chat().status_code == 200
+
+
+@EVERY_DIALECT
+@BOTH_WAYS
+def test_where_nobody_answers_the_first_error_is_told_in_the_dialect(
+    tmp_path: Path, dialect: str, stream: bool
+) -> None:
+    models = {"one": far(refusing(500, "burnt down")), "two": far(stalling, input_price=2.0)}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        answer = fleet.post(dialect, stream=stream)
+        assert answer.status_code == 503
+        error = answer.json()["error"]
+        message = error if dialect == "ollama" else error["message"]
+        assert message == "The remote model 'one' failed with the status 500: burnt down"
+        assert answer.json().get("type") == ("error" if dialect == "anthropic" else None)
+        eventually(lambda: fleet.spent() == (0, 0))
+        assert fleet.metric("headrace_routed_requests_total", status="remote_failed", model="-") == 1
+
+
+def test_a_model_that_is_named_is_answered_by_no_other(tmp_path: Path) -> None:
+    models = {"near": here(), "far": far(refusing(500))}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        assert fleet.chat("far").status_code == 503
+        near = fleet.chat("near")
+        assert (near.status_code, near.headers["x-headrace-why"]) == (200, "named by the request")
+        assert near.json()["usage"]["headrace"]["policy"] == "near"
+        fleet.engines["near"].dies_after = 0
+        assert fleet.chat("near").status_code == 503
+        assert len(fleet.upstreams["far"].exchanges) == 1
+        unknown = fleet.chat("other")
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"temperature": 9.0}, "temperature"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "nobody", "content": "Hi"}]}, "messages[0].role"),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_told_at_once(tmp_path: Path, fields: Any, field: str) -> None:
+    with routed(tmp_path, {"near": here(), "far": far(openai_answer())}, policies=FAR_FIRST) as fleet:
+        answer = fleet.chat(**fields)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == field
+        assert not fleet.upstreams["far"].exchanges
+        assert not fleet.engines["near"].submitted
+
+
+def test_a_request_that_a_remote_finds_wrong_is_asked_of_nobody_else(tmp_path: Path) -> None:
+    wrong = refusing(400, "temperature must be below 1")
+    with routed(tmp_path, {"near": here(cost_per_hour=DEAR), "far": far(wrong)}, policies=FAR_FIRST) as fleet:
+        answer = fleet.chat()
+        assert answer.status_code == 400
+        assert "temperature must be below 1" in answer.json()["error"]["message"]
+        assert not fleet.engines["near"].submitted
+
+
+def test_models_that_cannot_do_it_are_not_asked(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    models = {
+        "plain": far(openai_answer(), abilities=[], input_price=0.1),
+        "short": far(openai_answer(), context_length=20, input_price=0.2),
+        "able": far(openai_answer()),
+    }
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        message = [{"role": "user", "content": "Look around you. " * 20}]
+        answer = fleet.chat(tools=tools, messages=message)
+        assert answer.headers["x-headrace-attempts"] == "able"
+        refused = fleet.chat(tools=tools, messages=message, headrace={"models": ["plain", "short"]})
+        assert refused.status_code == 400
+        told = refused.json()["error"]["message"]
+        assert "plain: no tools" in told and "short: context of 20 tokens is too short" in told
+
+
+def test_a_limit_of_the_callers_own_is_none_of_the_remotes(tmp_path: Path) -> None:
+    callers = keys(tmp_path, poor="requests_per_minute = 1", rich="")
+    models = {"near": here(cost_per_hour=DEAR), "far": far(openai_answer())}
+    with routed(tmp_path, models, policies=FAR_FIRST, callers=callers) as fleet:
+        assert fleet.chat(key=key_of("poor")).status_code == 200
+        refused = fleet.chat(key=key_of("poor"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert "poor" in refused.json()["error"]["message"]
+        assert fleet.chat(key=key_of("rich")).headers["x-headrace-attempts"] == "far"
+        assert not fleet.engines["near"].submitted
