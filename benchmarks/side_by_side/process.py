@@ -55,8 +55,9 @@ def serving(
     *,
     env: Mapping[str, str] | None = None,
     must_end_well: bool = False,
+    ready: str = "/health",
 ) -> Iterator[str]:
-    """Address of a server that has said on /health that it is ready; it is ended with the context.
+    """Address of a server that has said at the path `ready` that it is; it is ended with the context.
 
     Raises PeerError where it does not get ready in time; or then ends with another status than 0, if it must.
     """
@@ -64,7 +65,7 @@ def serving(
     with _log(log).open("w", encoding="utf-8") as output:
         process = _start(command, env, stdout=output, stderr=subprocess.STDOUT)
         try:
-            _wait_until_ready(process, f"{address}/health", time.monotonic() + seconds, _log(log))
+            _wait_until_ready(process, f"{address}{ready}", time.monotonic() + seconds, _log(log))
             yield address
         finally:
             _end(process, patience=30)
