@@ -164,6 +164,15 @@ def test_where_nobody_answers_the_first_error_is_told_in_the_dialect(
         assert fleet.metric("headrace_routed_requests_total", status="remote_failed", model="-") == 1
 
 
+def test_a_connection_that_was_kept_for_too_long_is_no_reason_to_fail(tmp_path: Path) -> None:
+    with routed(tmp_path, {"far": far(in_turn(hanging_up, openai_answer("Fine.")))}) as fleet:
+        answer = fleet.chat("far")
+        assert (answer.status_code, answer.headers["x-headrace-attempts"]) == (200, "far,far")
+    with routed(tmp_path / "again", {"far": far(hanging_up)}) as fleet:
+        assert fleet.chat("far").status_code == 503
+        assert len(fleet.upstreams["far"].exchanges) == 2
+
+
 def test_a_model_that_is_named_is_answered_by_no_other(tmp_path: Path) -> None:
     models = {"near": here(), "far": far(refusing(500))}
     with routed(tmp_path, models, policies=FAR_FIRST) as fleet:

@@ -21,6 +21,8 @@ from headrace.routing.confidence import Told
 
 _CALLER_LIMITS = frozenset({"rate_limit_exceeded", "draining"})
 """Refusals that are about who asks, or the whole server, not about the model."""
+_CONNECTIONS = frozenset({"remote_unreachable", "remote_cut_off"})
+_AT_ONCE_SECONDS = 1.0
 _NOT_NOW = frozenset({402, 408, 429, 500, 502, 503})
 """Statuses that say nothing against the request; what it costs too much here is perhaps less elsewhere."""
 _NOT_BY_THIS_MODEL = frozenset(
@@ -54,6 +56,8 @@ class Attempt:
         """Seconds from its beginning."""
         self.first_at = 0.0
         """On time.monotonic's clock."""
+        self.lost_connection = False
+        """It failed with nothing said, and soon, as with a connection that was kept for too long."""
         self._closed = False
         self._accounts = route.accounts
         self._need = route.need
@@ -121,6 +125,8 @@ class Attempt:
         now = time.monotonic()
         usage = self.usage
         if error is not None and is_broken(error):
+            soon = self.first_token is None and now - self._began < _AT_ONCE_SECONDS
+            self.lost_connection = soon and getattr(error, "code", None) in _CONNECTIONS
             self.member.failed(now, error)
         elif self.first_token is None and self._began:
             self.member.said_nothing(now, error)

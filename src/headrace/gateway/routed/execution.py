@@ -57,6 +57,7 @@ class Execution:
         self._confidence = confidence
         self._names = deque(route.plan.order)
         self._errors: list[Exception] = []
+        self._tried_again = False
         self._run: RoutedRun | None = None
         self.complete = False
         """The whole answer was given."""
@@ -135,9 +136,18 @@ class Execution:
                 await attempt.open(whole)
             except Exception as error:
                 self._note(name, error)
+                if not names and (again := self._worth_another_try()) is not None:
+                    names.append(again)
                 continue
             return attempt
         raise self._errors[0]
+
+    def _worth_another_try(self) -> str | None:
+        """Once nobody is left, the first whose connection broke at once: it may have been an old one."""
+        if self._tried_again:
+            return None
+        self._tried_again = True
+        return next((attempt.name for attempt in self.attempts if attempt.lost_connection), None)
 
     def _note(self, name: str, error: Exception) -> None:
         """Keeps an error that another model may make good; raises all others."""
