@@ -13,8 +13,13 @@ from side_by_side.process import Command, free_port, serving
 PACKAGE = "litellm"
 VERSION = "1.106.12"
 _START_SECONDS = 120.0
-# Nothing is fetched at the start, and nothing but errors is logged.
-_QUIET = {"LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+# Nothing is fetched at the start, nothing but errors is logged, and no key is looked up for each request.
+_LEAN = {
+    "LITELLM_LOG": "ERROR",
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+}
 
 
 class LiteLlm:
@@ -40,5 +45,5 @@ class LiteLlm:
         command: Command = [self._environment.folder / "bin" / "litellm", "--config", file]
         command += ["--host", "127.0.0.1", "--port", str(port), "--num_workers", "1", "--telemetry", "False"]
         ready = "/health/readiness"
-        with serving(command, "route-litellm", port, _START_SECONDS, env=_QUIET, ready=ready) as address:
+        with serving(command, "route-litellm", port, _START_SECONDS, env=_LEAN, ready=ready) as address:
             yield address
