@@ -89,7 +89,7 @@ def test_a_size_must_be_a_finite_number(value: str) -> None:
         ("port = ", "not valid TOML"),
         ("prot = 1", "no setting 'prot'; there are .*port"),
         ("port = [1]", "'port' must be one text, number"),
-        ("[serve]\nport = 1", "no setting 'serve'"),
+        ("[serve]\nport = 1", r"there is no table \[serve\]; there are \[models.NAME\]"),
         ("port = true", "'port' in headrace.toml: expected a whole number from 0 to 65535, not 'True'"),
     ],
 )

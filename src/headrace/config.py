@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FILE = "headrace.toml"
 _TABLES = ("models", "policies", "budgets", "routing")
 """Of the file: what is no setting but a list of things with names."""
+_LISTED_TABLES = "[models.NAME], [policies.NAME], [budgets], [routing]"
 _OTHER_VARIABLES = ("HEADRACE_API_KEY", "HEADRACE_CONFIG", "HEADRACE_HOME", "HEADRACE_ISA", "HEADRACE_URL")
 """Variables that are read besides those of SETTINGS."""
 MAX_THREADS = 1024
@@ -295,11 +296,12 @@ def _checked(content: Mapping[str, object], file: Path) -> dict[str, str]:
     values: dict[str, str] = {}
     for key, value in content.items():
         name = key.replace("-", "_")
+        if isinstance(value, Mapping):
+            raise ConfigError(f"{file}: there is no table [{key}]; there are {_LISTED_TABLES}")
         if name not in SETTINGS:
             known = ", ".join(sorted(known.replace("_", "-") for known in SETTINGS))
-            tables = ", ".join(f"[{table}]" for table in _TABLES)
             raise ConfigError(
-                f"{file}: there is no setting '{key}'; there are {known}, and the tables {tables}"
+                f"{file}: there is no setting '{key}'; there are {known}, and the tables {_LISTED_TABLES}"
             )
         if not isinstance(value, (str, int, float)):
             raise ConfigError(f"{file}: '{key}' must be one text, number, true or false, not {value!r:.100}")

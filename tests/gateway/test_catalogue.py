@@ -216,6 +216,17 @@ def test_what_cannot_be_loaded_says_why_and_is_tried_again(
     with_catalogue(test)
 
 
+def test_a_route_is_not_taken_for_a_model_that_does_not_exist(with_catalogue: Callable[..., None]) -> None:
+    async def test(catalogue: Catalogue) -> None:
+        catalogue.elsewhere = ["auto"]
+        with pytest.raises(RequestError, match=r"runs here, not 'auto'. Here are: 'first'\."):
+            catalogue.find("auto")
+        with pytest.raises(RequestError, match=r"'atuo' does not exist. Served: 'first', 'auto'\."):
+            catalogue.find("atuo")
+
+    with_catalogue(test, on_demand=False)
+
+
 def test_without_on_demand_only_the_named_models_are_offered(with_catalogue: Callable[..., None]) -> None:
     async def test(catalogue: Catalogue) -> None:
         assert [file.name for file in catalogue.available()] == ["first"]

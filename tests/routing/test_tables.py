@@ -87,6 +87,7 @@ REMOTE = '[models.r]\nurl = "https://example.com"\ninput-price = 1\noutput-price
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("[models.a.5b]\ncost-per-hour = 1", "there is no table '5b' in it; a name with dots needs quotes"),
         ("[models.a]\ncost-pr-hour = 1", "there is no 'cost_pr_hour' (did you mean cost_per_hour?)"),
         ("[models.a]\ncost-per-hour = nan", "[models.a] cost_per_hour: expected a finite number, not nan"),
         ("[models.a]\ncost-per-hour = -1", "[models.a] cost_per_hour: expected `float` >= 0.0"),

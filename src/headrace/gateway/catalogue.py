@@ -110,13 +110,12 @@ class Catalogue:
         files = {file.name: file for file in self.available()}
         if (file := files.get(name)) is not None:
             return file
-        known = ", ".join(f"'{known}'" for known in [*(files or self.loaded_models), *self.elsewhere])
-        raise RequestError(
-            f"The model {name!r:.200} does not exist. Served: {known}.",
-            "model",
-            status=404,
-            code="model_not_found",
-        )
+        here = [*(files or self.loaded_models)]
+        if name in self.elsewhere:
+            told = f"This needs a model that runs here, not {name!r:.200}. Here are: {_quoted(here)}."
+        else:
+            told = f"The model {name!r:.200} does not exist. Served: {_quoted([*here, *self.elsewhere])}."
+        raise RequestError(told, "model", status=404, code="model_not_found")
 
     async def pull(self, name: str) -> AsyncGenerator[PullProgress, None]:
         """Fetches a model unless it is there. Raises as `Pulls.pull`; 403 where clients may not add any."""
@@ -332,3 +331,7 @@ def _retrieve(task: asyncio.Task[None]) -> None:
 
 def _told(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"

@@ -277,6 +277,11 @@ def _read(table: object, kind: type[AnyStruct], where: str) -> AnyStruct:
                 f"{where}: no key may stand in this file; put it into an environment variable, and its "
                 "name into key_env"
             )
+        if isinstance(content[key], Mapping):
+            raise ConfigError(
+                f"{where}: there is no table '{key:.100}' in it; a name with dots needs quotes, "
+                'such as [models."a.b"]'
+            )
         raise ConfigError(
             f"{where}: there is no '{key:.100}'{_near(key, known)}; there are {', '.join(known)}"
         )
