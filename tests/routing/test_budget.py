@@ -82,6 +82,7 @@ def test_all_attempts_at_a_request_share_its_budget(store: Store) -> None:
 def test_without_budgets_all_is_spent_and_written_down(store: Store) -> None:
     budgets = Budgets(BudgetTable(), store)
     budgets.reserve("a", "alice", 5000 * NANO, NOON)
+    assert store.ledger.spent(DAY, "alice").all == 0, "nothing is set aside where nothing is bounded"
     budgets.settle("a", 4000 * NANO)
     assert budgets.left("alice", NOON) is None
     assert store.ledger.spent(DAY, "alice").all == 4000 * NANO

@@ -2,7 +2,7 @@
 
 Amounts are whole numbers of billionths of the currency that prices are given in, so that sums are exact. A
 day is a day of UTC; an answer counts to the day on which it began. What was open when a server ended counts
-in full: after that, less may be spent than the budget has, never more.
+in full, where a day's budget binds it: after that, less may be spent than the budget has, never more.
 """
 
 from __future__ import annotations
@@ -64,19 +64,28 @@ class Budgets:
             raise _over("per_request", self._per_request, self._per_request - request.cost, most, None)
         day = int(now // _DAY_SECONDS)
         wanted = Reservation(request_id, attempt, key, day, most)
-        key_limit = self._keys.get(key, self._per_key_day)
+        if self._binds_daily(key):
+            self._set_aside(wanted)
+        request.open[attempt] = wanted
+        request.cost += most
+        self._remember(request_id, request)
+
+    def _binds_daily(self, key: str) -> bool:
+        """Whether what is spent in a day is limited; else nothing is written before it is spent."""
+        return self._per_day is not None or self._key_limit(key) is not None
+
+    def _key_limit(self, key: str) -> int | None:
+        return self._keys.get(key, self._per_key_day)
+
+    def _set_aside(self, wanted: Reservation) -> None:
+        key_limit = self._key_limit(wanted.key)
         try:
             spent = self._ledger.reserve(wanted, self._per_day, key_limit)
         except sqlite3.Error as error:
             log.error("spend cannot be written: %s", error)
-            if self._per_day is None and key_limit is None:
-                return
             raise _unavailable() from error
         if spent is not None:
             raise self._over_a_days(spent, wanted, key_limit)
-        request.open[attempt] = wanted
-        request.cost += most
-        self._remember(request_id, request)
 
     def settle(self, request_id: str, actual: int, attempt: int = 0) -> None:
         """An attempt has ended and cost `actual`: the rest of what was set aside is free again.
@@ -95,10 +104,11 @@ class Budgets:
                 shown(actual),
                 shown(made.amount),
             )
+        write = self._ledger.settle if self._binds_daily(made.key) else self._ledger.spend
         try:
-            self._ledger.settle(made, actual)
+            write(made, actual)
         except sqlite3.Error as error:
-            log.error("spend cannot be written: %s; %s counts as spent", error, shown(made.amount))
+            log.error("spend of %s cannot be written: %s", shown(actual), error)
             return
         request.cost += actual - made.amount
 
@@ -111,9 +121,9 @@ class Budgets:
 
         Raises RequestError, 503, where a budget binds it and its file cannot be read.
         """
-        key_limit = self._keys.get(key, self._per_key_day)
-        if self._per_day is None and key_limit is None:
+        if not self._binds_daily(key):
             return self._per_request
+        key_limit = self._key_limit(key)
         try:
             spent = self._ledger.spent(int(now // _DAY_SECONDS), key)
         except sqlite3.Error as error:

@@ -78,6 +78,11 @@ class Ledger:
             )
             self._add(made, actual - made.amount)
 
+    def spend(self, made: Reservation, actual: int) -> None:
+        """So much was spent, for which nothing was written down before. Raises sqlite3.Error as `settle`."""
+        with self._writing, transaction(self._connection):
+            self._add(made, actual)
+
     def spent(self, day: int, key: str) -> Spent:
         """By everyone and by this key on this day. Raises sqlite3.Error where the file cannot be read."""
         with self._writing:
