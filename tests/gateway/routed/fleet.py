@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from gateway.fake_engine import ByteWords, FakeEngine
 from gateway.remotes.upstream import Exchange, Script, Upstream, chunk, openai_usage
@@ -66,6 +67,7 @@ class Fleet:
         self.data_dir = data_dir
         self.engines: dict[str, FakeEngine] = {}
         self.upstreams: dict[str, Upstream] = {}
+        self.client = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
         self.gateway: Gateway
         self.routes: Routes
 
@@ -80,18 +82,18 @@ class Fleet:
         path, body = _asked(dialect, model)
         if dialect == "chat" and fields.get("stream"):
             body["stream_options"] = {"include_usage": True}
-        return httpx.post(f"{self.url}{path}", json=body | fields, headers=headers, timeout=20)
+        return self.client.post(path, json=body | fields, headers=headers)
 
     def explain(self, **fields: Any) -> dict[str, Any]:
         """What /v1/route says."""
         body = _asked("chat", "auto")[1] | fields
-        told: dict[str, Any] = httpx.post(f"{self.url}/v1/route", json=body, timeout=10).json()
+        told: dict[str, Any] = self.client.post("/v1/route", json=body).json()
         return told
 
     def metric(self, name: str, **labels: str) -> float:
         """The sample of these labels, perhaps among others; 0 where there is none."""
         total = 0.0
-        for line in httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines():
+        for line in self.client.get("/metrics").text.splitlines():
             if line.split("{")[0].split(" ")[0] == name and all(
                 f'{k}="{v}"' in line for k, v in labels.items()
             ):
@@ -175,13 +177,16 @@ def routed(
             started.set()
 
     thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert started.wait(10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAR_KEY", SECRET)
+        thread.start()
+        assert started.wait(10)
     if "error" in parts:
         raise parts["error"]
     try:
         yield fleet
     finally:
+        fleet.client.close()
         parts["server"].should_exit = True
         thread.join(10)
     assert not thread.is_alive()
