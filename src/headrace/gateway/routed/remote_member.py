@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +19,7 @@ from headrace.gateway.remotes.errors import RemoteError
 from headrace.gateway.remotes.remote import Remote
 from headrace.gateway.remotes.run import RemoteRun
 from headrace.gateway.routed.member import Foreseen, Member, Outcome, Refusal, TextOnlyError
-from headrace.gateway.routed.need import Need
+from headrace.gateway.routed.need import Need, need_of
 from headrace.gateway.state import Gateway
 from headrace.gateway.waiting_room import UNBOUNDED
 from headrace.routing.candidate import lacks, rate_limited
@@ -26,6 +27,8 @@ from headrace.routing.latency import Latency
 from headrace.routing.pricing import RemotePrice, price_of
 from headrace.routing.rate_limit import RateLimit
 from headrace.routing.tables import ModelTable
+
+log = logging.getLogger("headrace.gateway")
 
 
 class RemoteMember(Member):
@@ -44,6 +47,7 @@ class RemoteMember(Member):
         assert isinstance(price, RemotePrice)
         self._price = price
         gateway.admission.open_room(name, UNBOUNDED)
+        self._doubted = False
 
     @property
     def abilities(self) -> frozenset[str]:
@@ -86,6 +90,7 @@ class RemoteMember(Member):
             asking.caller,
             self.name,
             sequences=choices,
+            prompt_tokens=self._tokens_to_count(asking),
             priority=request.priority or 0,
             background=asking.background,
             counted=counted,
@@ -100,6 +105,18 @@ class RemoteMember(Member):
                     yield Running(head, run, _sampling(request), _no_token)
                 finally:
                     run.count()
+                    self._doubt(remote)
+
+    def _tokens_to_count(self, asking: Asking) -> int:
+        """Of the prompt, for the caller's limit of tokens; estimated, and only where there is one."""
+        limited = asking.caller.allowed.tokens_per_minute is not None
+        return self.tokens(need_of(asking.request)) if limited else 0
+
+    def _doubt(self, run: RemoteRun) -> None:
+        """Tells once that the remote's word on tokens is not taken."""
+        if run.finish_reasons and not run.usage_believed and not self._doubted:
+            self._doubted = True
+            log.warning("%s tells no tokens, or impossible ones; they are estimated", self.name)
 
     def began(self, now: float, tokens: int) -> None:
         super().began(now, tokens)
