@@ -127,8 +127,10 @@ def attempts(fleet: Fleet) -> str:
     return answer.headers["x-headrace-attempts"]
 
 
-def test_a_remote_that_fails_again_and_again_is_tried_by_one_request_at_a_time(tmp_path: Path) -> None:
-    models = {"near": here(cost_per_hour=DEAR), "far": far(refusing(500))}
+def test_a_remote_that_fails_again_and_again_is_tried_by_one_request_at_a_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = {"near": here(cost_per_hour=DEAR), "far": far(refusing(401))}
     with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
         asked = fleet.upstreams["far"].exchanges
         while fleet.metric("headrace_route_circuit_open", model="far") == 0:
@@ -141,6 +143,9 @@ def test_a_remote_that_fails_again_and_again_is_tried_by_one_request_at_a_time(t
         assert time.monotonic() - opened > 0.8
         assert fleet.metric("headrace_route_circuit_open", model="far") == 0
         assert attempts(fleet) == "far"
+    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert [each[:11] for each in told] == ["far fails, ", "far answers"]
+    assert "with the status 401" in told[0]
 
 
 def test_a_circuit_that_is_open_does_not_keep_the_last_model_from_being_asked(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.errors import RequestError
+from headrace.errors import HeadraceError, RequestError
 from headrace.gateway.answering import Running
 from headrace.gateway.asking import Asking
 from headrace.gateway.openai.answers import Usage
@@ -19,6 +20,8 @@ from headrace.routing.candidate import circuit_open, lacks, too_short
 from headrace.routing.output_length import OutputLength
 from headrace.routing.pricing import RemotePrice
 from headrace.routing.tables import ModelTable
+
+log = logging.getLogger("headrace.gateway")
 
 _LEARNING = 0.05
 """Weight of the newest prompt in what is known of its tokens' length."""
@@ -155,11 +158,20 @@ class Member(ABC):
 
     def answered(self, now: float) -> None:
         """A first token came."""
+        was_open = self.breaker.open
         self.breaker.succeeded(now)
+        if was_open and not self.breaker.open:
+            log.warning("%s answers again", self.name)
 
     def failed(self, now: float, error: BaseException) -> None:
         """It failed by its own fault."""
+        was_open = self.breaker.open
         self.breaker.failed(now)
+        if self.breaker.open and not was_open:  # others may answer meanwhile, and nobody notice
+            why = error if isinstance(error, HeadraceError) else type(error).__name__
+            log.warning(
+                "%s fails, and is left alone until a trial succeeds; the last failure: %s", self.name, why
+            )
 
     def said_nothing(self, now: float, error: BaseException | None) -> None:
         """A request ended without a first token, by no fault of its."""
