@@ -34,6 +34,8 @@ CONTEXT = 512
 SECRET = "a-key-that-nobody-may-see"
 DEAR = 36000.0
 """What an hour of a local model costs in most tests: more than a remote one."""
+A_LOT: dict[str, Any] = {"per_day": 1e9}
+"""With it money is set aside before it is spent, and tests see when all of it is settled."""
 FAR_FIRST: dict[str, Any] = {"auto": {"quality": 0.01}}
 """Any model will do, and the remote one is the cheapest."""
 HI = [{"role": "user", "content": "Hi"}]
@@ -153,7 +155,7 @@ def routed(
             content = {
                 "models": tables,
                 "policies": policies or {},
-                "budgets": budgets or {},
+                "budgets": A_LOT | dict(budgets or {}),
                 "routing": {"shadow": 0.0} | dict(routing or {}),
             }
             gateway = fleet.gateway = Gateway(served, Admission(64), 2**20, request_timeout=request_timeout)

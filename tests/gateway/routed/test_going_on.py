@@ -40,7 +40,9 @@ def test_a_stream_that_is_cut_is_continued_as_if_nothing_was(
 ) -> None:
     cut = cut_after(["Water ", "flows "], error)
     models = {"near": here(answer=REST, cost_per_hour=DEAR), "far": far(cut)}
+    logged: list[int] = []
     with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        fleet.gateway.observers = [lambda record, status: logged.append(record.figures(status)["output"])]
         answer = fleet.post(dialect, stream=True)
         assert (answer.status_code, text_of(dialect, answer)) == (200, "Water flows " + REST)
         assert answer.headers["x-headrace-attempts"] == "far"
@@ -53,6 +55,7 @@ def test_a_stream_that_is_cut_is_continued_as_if_nothing_was(
         assert_well_formed(dialect, answer)
         (decision,) = fleet.decisions()
         assert (decision["status"], decision["attempts"]) == ("ok", 2)
+        eventually(lambda: logged == [decision["output_tokens"]])
         eventually(lambda: fleet.spent()[1] == 0)
         assert fleet.spent()[0] >= report["cost"] * 1e9 - 1
         assert fleet.metric("headrace_route_turns_total", turn="continuation") == 1

@@ -86,8 +86,8 @@ class Execution:
         self.spoken.append(attempt)
         assert attempt.running is not None
         head = attempt.running.head
-        self._tell_record(attempt)
         self._run = RoutedRun(self, attempt)
+        self._tell_record(attempt, self._run)
         return dataclasses.replace(attempt.running, head=head, run=self._run, headers=self._headers(attempt))
 
     @property
@@ -312,9 +312,9 @@ class Execution:
             headers["cost"] = f"{report.cost:.9f}"
         return [(f"x-headrace-{name}".encode(), _ascii(value)) for name, value in headers.items()]
 
-    def _tell_record(self, attempt: Attempt) -> None:
+    def _tell_record(self, attempt: Attempt, run: RoutedRun) -> None:
         told, known = self.route.asking.record, attempt.asking.record
-        told.id, told.run, told.model = known.id, known.run, known.model
+        told.id, told.run, told.model = known.id, run, known.model
         told.asked, told.queue_seconds = known.asked, known.queue_seconds
 
 
