@@ -6,7 +6,8 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from headrace.errors import RequestError
 from headrace.gateway.callers import Caller
@@ -68,6 +69,7 @@ class Admission:
         self.admitted = 0
         """Sequences that wait or run."""
         self._rooms: dict[str, Room] = {}
+        self._kept_open = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._seats: dict[Ticket, Seat] = {}
@@ -97,7 +99,7 @@ class Admission:
 
     def check(self, caller: Caller, model: str, sequences: int = 1, priority: int = 0) -> None:
         """Refuses at once what `admit` would refuse whatever its prompt is. Changes nothing."""
-        self._check_open(sequences)
+        self._check_open(sequences, draining=self.draining)
         self._check_limits(caller, 0)
         room = self._rooms.get(model)
         if room is not None and room.displaced_by(self._ticket(caller, sequences, priority=priority)) is None:
@@ -119,11 +121,12 @@ class Admission:
 
         `prompt_tokens` are those of all prompts, `output_tokens` the most that all sequences may generate,
         `priority` orders one caller's requests, lower first. `background` requests run in the gaps that
-        others leave; like those that are not `counted`, they do not count for the caller's limits. Entering
-        raises UnavailableError: 503 while draining; 429 where the caller is at a limit or the queue is full,
-        and later where one comes that is more urgent or fills less of the queue.
+        others leave; like those that are not `counted`, which go on with a request that was let in, they do
+        not count for the caller's limits. Entering raises UnavailableError: 503 while draining; 429 where the
+        caller is at a limit or the queue is full, and later where one comes that is more urgent or fills less
+        of the queue.
         """
-        self._check_open(sequences)
+        self._check_open(sequences, draining=self.draining and (counted or background))
         ticket = self._ticket(caller, sequences, prompt_tokens, output_tokens, priority, background)
         return Seat(self, self.room(model), caller, ticket, counted=counted and not background)
 
@@ -147,8 +150,8 @@ class Admission:
             background,
         )
 
-    def _check_open(self, sequences: int) -> None:
-        if self.draining:
+    def _check_open(self, sequences: int, *, draining: bool) -> None:
+        if draining:
             raise UnavailableError(DRAINING, status=503, code="draining", retry_after=5)
         if sequences > max(1, self.max_queue):
             raise RequestError(
@@ -219,9 +222,23 @@ class Admission:
             else:
                 seat.caller.limits.take_back(ticket.prompt_tokens)
         self.admitted -= ticket.sequences
-        if not self.admitted:
-            self._idle.set()
+        self._look_whether_idle()
         self._let_in(seat.room)
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """A drain waits for the block's end: a request in it may yet ask another model."""
+        self._kept_open += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._kept_open -= 1
+            self._look_whether_idle()
+
+    def _look_whether_idle(self) -> None:
+        if not self.admitted and not self._kept_open:
+            self._idle.set()
 
     async def idle(self, timeout: float) -> bool:
         """Waits until nothing is admitted; False where that took longer than `timeout` seconds."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 from gateway.fake_engine import ANSWER
-from gateway.remotes.upstream import Exchange, chunk, openai_answer
+from gateway.remotes.upstream import Exchange, chunk, openai_answer, stalling
 from gateway.routed.fleet import (
     DEAR,
     DIALECTS,
@@ -207,3 +208,15 @@ def test_a_stream_that_broke_off_counts_against_the_remote(tmp_path: Path) -> No
         while fleet.chat(stream=True).headers["x-headrace-attempts"] == "far":
             assert len(fleet.upstreams["far"].exchanges) < 20
         assert fleet.metric("headrace_route_circuit_open", model="far") == 1
+
+
+def test_a_request_that_was_let_in_has_its_answer_while_the_server_drains(tmp_path: Path) -> None:
+    models = {"near": here(cost_per_hour=DEAR), "far": far(stalling, first_token_timeout=0.5)}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet, ThreadPoolExecutor() as pool:
+        asking = pool.submit(fleet.chat)
+        admission = fleet.gateway.admission
+        eventually(lambda: admission.admitted)
+        admission.draining = True
+        assert fleet.chat().json()["error"]["code"] == "draining"
+        assert asking.result(10).headers["x-headrace-attempts"] == "far,near"
+        admission.draining = False

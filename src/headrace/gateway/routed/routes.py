@@ -173,7 +173,8 @@ class Routes:
         execution = Execution(route, self.members.__getitem__, self._chance)
         status = ""
         try:
-            yield await execution.start()
+            with self._gateway.admission.kept_open():
+                yield await execution.start()
             status = _status(execution)
         except asyncio.CancelledError:
             status = "cancelled"
