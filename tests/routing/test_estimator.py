@@ -40,6 +40,23 @@ def test_what_is_unlike_all_that_was_learnt_from_is_less_certain(learnt: Estimat
     assert (odd.spread > 1.5 * known.spread).all()
 
 
+def test_records_learnt_from_are_each_held_out_unless_their_prompt_is_there_twice() -> None:
+    records = questions(300)
+    both = records.take(np.array([*range(300), 0]))
+    held_out = train(both).held_out
+    assert held_out is not None
+    np.testing.assert_array_equal(held_out.scores, records.scores[1:])
+    new = questions(2000, seed=2)
+    errors = [
+        ((good - scores) ** 2).mean()
+        for good, scores in [
+            (held_out.good, held_out.scores),
+            (train(both).estimates(new.prompts), new.scores),
+        ]
+    ]
+    assert errors[0] == pytest.approx(errors[1], rel=0.15)
+
+
 def test_one_score_a_prompt_is_enough() -> None:
     records, draw = questions(1200), np.random.default_rng(0)
     scores = records.scores.copy()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.routing.risk import ALWAYS_BEST, chosen, greatest_slack, p_value
+from headrace.routing.estimator import HeldOut
+from headrace.routing.risk import ALWAYS_BEST, bets_won, chosen, greatest_slack
 
 
 def drawn(count: int, seed: int, skill: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -23,16 +24,25 @@ def test_a_cheaper_model_is_chosen_where_the_best_one_is_little_better() -> None
     np.testing.assert_array_equal(chosen(good, 2, ALWAYS_BEST), [2, 2, 2, 2])
 
 
-def test_without_an_edge_a_bet_seldom_wins() -> None:
-    draw = np.random.default_rng(0)
-    values = np.array([-0.9, 0.1])
-    wins = sum(p_value(draw.choice(values, 500, p=[0.1, 0.9]), 0.9, 0.05) <= 0.05 for _ in range(2000))
-    assert wins / 2000 <= 0.05
+@pytest.mark.parametrize("count", [50, 1000])
+@pytest.mark.parametrize(
+    ("values", "shares"), [([-0.9, 0.1], [0.1, 0.9]), ([-1.0, 0.0, 0.5], [0.2, 0.4, 0.4])]
+)
+def test_without_an_edge_bets_are_seldom_won(values: list[float], shares: list[float], count: int) -> None:
+    excess = np.random.default_rng(0).choice(values, (count, 4000), p=shares)
+    assert bets_won(excess, 1.0, 0.05).mean() <= 0.05
 
 
-def test_with_an_edge_a_bet_wins() -> None:
-    draw = np.random.default_rng(0)
-    assert p_value(draw.choice([-0.9, 0.1], 1000, p=[0.05, 0.95]), 0.9, 0.05) < 0.01
+def test_bets_see_an_edge_nearly_as_soon_as_the_normal_approximation_does() -> None:
+    excess = np.random.default_rng(0).choice([-0.45, 0.55], (1000, 4000), p=[0.5, 0.5])
+    normal = excess.mean(axis=0) > 1.645 * excess.std(axis=0) / np.sqrt(1000)
+    assert normal.mean() > 0.9
+    assert bets_won(excess, 0.45, 0.05).mean() > 0.95 * normal.mean()
+
+
+def test_a_bet_is_not_won_by_a_few_lucky_records() -> None:
+    assert not bets_won(np.full((20, 1), 0.1), 0.9, 0.05)[0]
+    assert bets_won(np.full((50, 1), 0.1), 0.9, 0.05)[0]
 
 
 @pytest.mark.parametrize("skill", [1.0, 0.0])
@@ -49,12 +59,32 @@ def test_a_promise_is_kept_whether_or_not_the_estimator_has_skill(skill: float) 
 def test_more_records_leave_more_to_the_cheaper_model() -> None:
     shares = []
     for count in (200, 1000, 8000):
-        good, scores = drawn(count, 0)
-        slack = greatest_slack(good, scores, 1, 0.95, 0.05, 10**6)
-        shares.append((chosen(good, 1, slack) == 1).mean())
+        records = [drawn(count, seed) for seed in range(4)]
+        chose = [chosen(each[0], 1, greatest_slack(*each, 1, 0.95, 0.05, 10**6)) for each in records]
+        shares.append(np.mean([(models == 1).mean() for models in chose]))
     assert shares[0] > shares[1] > shares[2]
 
 
 def test_where_nothing_can_be_shown_the_best_model_answers_everything() -> None:
     good, scores = drawn(30, 0)
     assert greatest_slack(good, scores, 1, 0.999, 0.05, 1000) == ALWAYS_BEST
+
+
+def test_records_that_were_learnt_from_steady_the_slack() -> None:
+    alone, steadied = [], []
+    for seed in range(20):
+        records, learnt = drawn(1000, seed), HeldOut(*drawn(4000, 100 + seed))
+        alone.append(greatest_slack(*records, 1, 0.9, 0.05, 1000))
+        steadied.append(greatest_slack(*records, 1, 0.9, 0.05, 1000, learnt))
+    assert np.std(steadied) < np.std(alone)
+
+
+def test_records_learnt_from_elsewhere_break_no_promise() -> None:
+    all_good, all_scores = drawn(50_000, 0)
+    elsewhere, _ = drawn(1500, 1)
+    learnt, short = HeldOut(elsewhere, np.ones_like(elsewhere)), 0  # there the cheap model is always right
+    for seed in range(60):
+        slack = greatest_slack(*drawn(500, seed + 1), 1, 0.95, 0.05, 1000, learnt)
+        got = all_scores[np.arange(50_000), chosen(all_good, 1, slack)].mean()
+        short += bool(got < 0.95 * all_scores[:, 1].mean())
+    assert short <= 6

@@ -62,6 +62,11 @@ def test_a_file_brings_back_the_router(router: Router, tmp_path: Path) -> None:
     read = artefact.load(tmp_path / "router.npz")
     assert read.promises == calibrated.promises
     assert read.models == MODELS
+    held_out, kept = calibrated.estimator.held_out, read.estimator.held_out
+    assert held_out is not None
+    assert kept is not None
+    np.testing.assert_array_equal(held_out.good, kept.good)
+    np.testing.assert_array_equal(held_out.scores, kept.scores)
     for prompt in (EASY, HARD, ""):
         one, other = calibrated.estimator.estimate(prompt), read.estimator.estimate(prompt)
         np.testing.assert_allclose(one.good, other.good, atol=1e-3)

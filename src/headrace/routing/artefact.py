@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
 from headrace.routing.cues import CUES
-from headrace.routing.estimator import Estimator, Novelty
+from headrace.routing.estimator import Estimator, HeldOut, Novelty
 from headrace.routing.grams import BUCKETS
 from headrace.routing.risk import Promise
 from headrace.routing.router import Router
@@ -41,6 +41,8 @@ def save(router: Router, path: Path) -> None:
     arrays |= {
         f"novelty_{name}": getattr(estimator.novelty, name) for name in ("anchors", "inverse", "prior")
     }
+    if estimator.held_out is not None:
+        arrays |= {f"held_out_{name}": getattr(estimator.held_out, name) for name in ("good", "scores")}
     for name in _HALVES:
         arrays[name] = arrays[name].astype(np.float16)
     content = io.BytesIO()
@@ -74,7 +76,8 @@ def first_day(models: Sequence[str]) -> Router:
     links = (known.links.T @ mixture).T
     novelty = replace(known.novelty, prior=known.novelty.prior @ mixture)
     mixed = {name: getattr(known, name) @ mixture for name in ("duals", "weights", "means")}
-    return Router(replace(known, models=tuple(models), links=links, novelty=novelty, **mixed))
+    known = replace(known, models=tuple(models), links=links, novelty=novelty, held_out=None, **mixed)
+    return Router(known)
 
 
 def _estimator(models: tuple[str, ...], read: dict[str, NDArray[Any]]) -> Estimator:
@@ -84,13 +87,19 @@ def _estimator(models: tuple[str, ...], read: dict[str, NDArray[Any]]) -> Estima
     shapes = _shapes(len(models), count, count)
     shapes |= {"novelty_anchors": (anchors,), "novelty_inverse": (anchors, anchors)}
     shapes |= {"novelty_prior": (len(models),)}
+    tried = len(read["held_out_good"]) if "held_out_good" in read else None
+    if tried is not None:
+        shapes |= {f"held_out_{name}": (tried, len(models)) for name in ("good", "scores")}
     for name, shape in shapes.items():
         if read[name].shape != shape:
             raise ValueError(f"{name} has the shape {read[name].shape}, not {shape}")
     novelty = Novelty(**{name: read.pop(f"novelty_{name}") for name in ("anchors", "inverse", "prior")})
     if anchors and not 0 <= int(novelty.anchors.min()) <= int(novelty.anchors.max()) < count:
         raise ValueError("novelty_anchors lie outside the support")
-    return Estimator(models=models, novelty=novelty, **read)
+    held_out = None
+    if tried is not None:
+        held_out = HeldOut(**{name: read.pop(f"held_out_{name}") for name in ("good", "scores")})
+    return Estimator(models=models, novelty=novelty, held_out=held_out, **read)
 
 
 def _shapes(models: int, support: int, seen: int) -> dict[str, tuple[int, ...]]:

@@ -36,6 +36,14 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What an estimator that had not seen these records said of them, and what came of it, both (N, M)."""
+
+    good: NDArray[np.floating]
+    scores: NDArray[np.floating]
+
+
+@dataclass(frozen=True)
 class Novelty:
     """How little is known around a point of the cues' space: the variance a Gaussian process has left there.
 
@@ -55,7 +63,7 @@ class Estimator:
     `centre`, `scale`: (CUES,). `support`: (N, CUES), standardised cues; `duals`: (N, M). `rarities`:
     (2, BUCKETS) and `weights`: (2, BUCKETS, M), of words and of letters. `means`: (M,). `links`: (M, 2),
     offset and slope of the logistic curve that makes a chance of a regression's value. `seen`: digests of the
-    prompts learnt from.
+    prompts learnt from. `held_out`: those learnt from, each by what the others say of it; None: not known.
     """
 
     models: tuple[str, ...]
@@ -69,6 +77,7 @@ class Estimator:
     links: Singles
     novelty: Novelty
     seen: NDArray[np.uint64]
+    held_out: HeldOut | None = None
 
     def estimate(self, prompt: str) -> Estimate:
         """The chances of a good answer to this prompt. Of a long one both ends are read (`cues.scan`)."""

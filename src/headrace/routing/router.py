@@ -74,13 +74,14 @@ class Router:
     ) -> Router:
         """The same router with promises set on records of its models, each scored for every model.
 
-        Prompts that the estimator learnt from are left out. Raises ConfigError where too few are left.
+        Prompts that the estimator learnt from are left out; what the others among them say of each only
+        steadies the slack (`risk.py`). Raises ConfigError where too few are left.
         """
         good, scores = self._held_out(records)
         best = self.models.index(self.best)
         promises = []
         for quality in qualities:
-            slack = greatest_slack(good, scores, best, quality, delta, horizon)
+            slack = greatest_slack(good, scores, best, quality, delta, horizon, self.estimator.held_out)
             share = float((chosen(good, best, slack) == best).mean())
             promises.append(Promise(quality, delta, horizon, self.best, slack, share, len(scores)))
         others = [promise for promise in self.promises if promise.quality not in qualities]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.routing.estimator import Estimator, Novelty, nearness
+from headrace.routing.estimator import Estimator, HeldOut, Novelty, nearness
 from headrace.routing.features import Features
 from headrace.routing.records import Records
 from headrace.routing.ridge import Ridge, Solved
@@ -45,6 +45,10 @@ def train(records: Records, seed: int = 0) -> Estimator:
     features = Features.of(records.prompts)
     kernel = features.kernel()
     fitted = _fit(kernel, records.scores)
+    links = np.array(
+        [_link(fitted.held_out[k, m], records.scores[k, m]) for m, k in enumerate(known.T)], np.float32
+    )
+    seen = digests(records.prompts)
     return Estimator(
         records.models,
         features.centre,
@@ -54,11 +58,10 @@ def train(records: Records, seed: int = 0) -> Estimator:
         features.rarities,
         features.folded(fitted.duals),
         fitted.means.astype(np.float32),
-        np.array(
-            [_link(fitted.held_out[k, m], records.scores[k, m]) for m, k in enumerate(known.T)], np.float32
-        ),
+        links,
         _novelty(features.support, fitted, seed),
-        digests(records.prompts),
+        seen,
+        _held_out(fitted, links, records.scores, seen),
     )
 
 
@@ -98,6 +101,16 @@ def _fit(kernel: Floats, scores: Floats) -> _Fitted:
     duals = common.duals + np.stack([column.duals[:, 0] for column in columns], axis=1)
     held_out = means + common.held_out + np.stack([column.held_out[:, 0] for column in columns], axis=1)
     return _Fitted(means, duals, held_out, np.nanvar(scores - held_out, axis=0), common.strength)
+
+
+def _held_out(
+    fitted: _Fitted, links: NDArray[np.float32], scores: Floats, seen: NDArray[np.uint64]
+) -> HeldOut:
+    """Of the records scored for every model. A prompt that is there twice is not left out by one of them."""
+    _, which, count = np.unique(seen, return_inverse=True, return_counts=True)
+    rows = ~np.isnan(scores).any(axis=1) & (count[which] == 1)
+    good = 1 / (1 + np.exp(-(links[:, 0] + links[:, 1] * fitted.held_out[rows])))
+    return HeldOut(good.astype(np.float32), scores[rows].astype(np.float32))
 
 
 def _departures(kernel: Floats, ridge: Ridge, departures: Floats) -> list[Solved]:
