@@ -77,8 +77,13 @@ def test_a_file_brings_back_the_router(router: Router, tmp_path: Path) -> None:
 def test_what_is_no_router_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "router.npz"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"router\.npz: is no trained router"):
+    with pytest.raises(ConfigError, match=r"router\.npz is no router of"):
         artefact.load(path)
+
+
+def test_a_router_that_is_not_there_is_told_as_that(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.npz cannot be read: No such file"):
+        artefact.load(tmp_path / "absent.npz")
 
 
 def test_a_router_with_missing_or_misshapen_arrays_is_refused(router: Router, tmp_path: Path) -> None:
@@ -88,11 +93,11 @@ def test_a_router_with_missing_or_misshapen_arrays_is_refused(router: Router, tm
         whole = {name: arrays[name] for name in arrays.files}
     for broken in ({"duals": whole["duals"][:5]}, {"novelty_anchors": whole["novelty_anchors"] + 10**6}):
         np.savez(path, **(whole | broken))
-        with pytest.raises(ConfigError, match="is no trained router"):
+        with pytest.raises(ConfigError, match="is no router of"):
             artefact.load(path)
     del whole["means"]
     np.savez(path, **whole)
-    with pytest.raises(ConfigError, match="is no trained router"):
+    with pytest.raises(ConfigError, match="is no router of"):
         artefact.load(path)
 
 

@@ -59,8 +59,10 @@ def load(path: Path) -> Router:
         if about.format != FORMAT:
             raise ConfigError(f"{path}: its format is {about.format}, not {FORMAT}: train it anew")
         return Router(_estimator(tuple(about.models), read), tuple(about.promises))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: is no trained router: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, msgspec.MsgspecError):
+        raise ConfigError(f"{path} is no router of `headrace route train`, or is damaged") from None
 
 
 def first_day(models: Sequence[str]) -> Router:
