@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos simulated live-fleet route-overhead clean
+.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos simulated live-fleet route-overhead route-latency clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -80,6 +80,9 @@ live-fleet: $(VENV)/installed ## what routing saves on three real models: ARGS="
 
 route-overhead: $(VENV)/installed ## measure what routing adds to the first token, beside LiteLLM's proxy; three minutes
 	@$(BIN)/python benchmarks/route_overhead.py $(ARGS)
+
+route-latency: $(VENV)/installed ## flood a cheap tier, and see whether those in a hurry go elsewhere in time
+	@$(BIN)/python benchmarks/route_latency.py $(ARGS)
 
 clean: ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

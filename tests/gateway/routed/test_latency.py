@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,9 @@ from statistics import median
 import pytest
 
 from gateway.routed.fleet import DEAR, Fleet, eventually, here, routed
+from headrace.gateway.openai.requests import ChatMessage, ChatRequest
+from headrace.gateway.routed.member import Foreseen, Outcome
+from headrace.gateway.routed.need import need_of
 from headrace.gateway.waiting_room import Capacity
 
 CLIENTS, ROUNDS = 4, 8
@@ -44,9 +48,18 @@ def test_the_time_until_a_request_has_its_turn_is_foreseen(flooded: Fleet) -> No
     known = flooded.decisions(CLIENTS * ROUNDS)[-CLIENTS * ROUNDS // 2 :]
     assert {each["model"] for each in known} == {"cheap"}, "nobody asked for more than that"
     ratios = [each["first_token"] / each["predicted_first_token"] for each in known]
-    print("RATIO", median(ratios), median(abs(r - 1) for r in ratios), [round(r, 2) for r in ratios])
     assert 0.7 < median(ratios) < 1.4
     assert median(abs(ratio - 1) for ratio in ratios) < 0.4
+
+
+def test_a_wrong_guess_of_the_wait_spoils_no_other_prediction(flooded: Fleet) -> None:
+    member = flooded.routes.members["cheap"]
+    request = ChatRequest(model="auto", messages=[ChatMessage("user", "Hi")])
+    need = need_of(request)
+    guess = Foreseen(10, 1.01, 1.01, 0.01, uncorrected=0.01, uncorrected_wait=1.0)
+    for second in range(40):
+        member.learn(Outcome(need, guess, 10, 0, 4, False, 0.11, 0.1, 0.01), float(second))
+    assert asyncio.run(member.foresee(need, request, False)).first_token == pytest.approx(0.01, rel=0.1)
 
 
 def test_a_request_that_cannot_wait_goes_where_nobody_waits(flooded: Fleet) -> None:

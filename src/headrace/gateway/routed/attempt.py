@@ -142,6 +142,7 @@ class Attempt:
                     tokens,
                     "length" in self._reasons(),
                     self.first_token or 0.0,
+                    self.asking.record.queue_seconds or 0.0,
                     lasted / (tokens - 1) if tokens > 1 else None,
                 ),
                 now,

@@ -39,6 +39,8 @@ class LocalMember(Member):
         self._price = LocalPrice(table.cost_per_hour, workers)
         self._speed = Latency()
         self._correction = Correction()
+        """Of the first token, once the request's turn has come."""
+        self._waits = Correction()
 
     @property
     def _served(self) -> ServedModel | None:
@@ -73,14 +75,15 @@ class LocalMember(Member):
         return self._corrected(within, tokens, per_token)
 
     def _corrected(self, within: float, tokens: int, per_token: float) -> Foreseen:
-        waiting = self._gateway.admission.expected_wait(self.name, time.monotonic())
+        wait = self._gateway.admission.expected_wait(self.name, time.monotonic())
         return Foreseen(
             tokens,
-            waiting + self._correction.corrected(within),
-            waiting + self._correction.by(within),
+            self._correction.corrected(within) + (self._waits.corrected(wait) if wait else 0.0),
+            self._correction.by(within) + (self._waits.by(wait) if wait else 0.0),
             per_token,
             self.in_flight,
             within,
+            wait,
         )
 
     def refusal(self, need: Need, input_tokens: int, now: float) -> Refusal | None:
@@ -116,8 +119,9 @@ class LocalMember(Member):
         if foreseen is None:
             return
         if foreseen.uncorrected is not None:
-            waited = foreseen.first_token - self._correction.corrected(foreseen.uncorrected)
-            self._correction.observed(foreseen.uncorrected, max(0.0, outcome.first_token - waited), now)
+            self._correction.observed(foreseen.uncorrected, outcome.first_token - outcome.waited, now)
+        if foreseen.uncorrected_wait:
+            self._waits.observed(foreseen.uncorrected_wait, outcome.waited, now)
         self._speed.observed(
             outcome.input_tokens, outcome.first_token, outcome.per_token, foreseen.in_flight, now
         )

@@ -40,7 +40,9 @@ class Foreseen(NamedTuple):
     in_flight: int = 0
     """Other requests that it was answering."""
     uncorrected: float | None = None
-    """The first token, as whoever predicts it said; None where nobody did."""
+    """The first token after the request's turn has come, as whoever predicts it said; None: nobody did."""
+    uncorrected_wait: float = 0.0
+    """Until its turn, by how fast the queue moved."""
 
 
 class Refusal(NamedTuple):
@@ -68,6 +70,8 @@ class Outcome:
     """Some sequence would have gone on, but for its limit."""
     first_token: float
     """Seconds."""
+    waited: float
+    """Seconds of these until its turn came."""
     per_token: float | None
     """Seconds; None for an answer of one token."""
 
