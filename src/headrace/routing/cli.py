@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from headrace.errors import ConfigError
 from headrace.models.registry import home
 from headrace.option_types import FiniteNumber, WholeNumber
 from headrace.routing import artefact
+from headrace.routing.answers import learn_confidences, read_answers
 from headrace.routing.database import read_only
 from headrace.routing.evaluate import evaluate as evaluate_trials
 from headrace.routing.evaluate import trials
@@ -98,6 +100,27 @@ def calibrate(
             f"{promise['quality']:.0%} of {promise['best']}: it answers {promise['share']:.1%} "
             f"of {promise['records']} prompts"
         )
+
+
+@route.command()
+@click.argument("answers", type=_FILE)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file."
+)
+@click.option("--models", required=True, help="In the order in which a cascade asks them: a,b,c.")
+def confidence(answers: Path, output: Path, models: str) -> None:
+    """Learn from ANSWERS how sure a cascade can be of an answer, and write it to a file.
+
+    ANSWERS is lines of JSON, perhaps compressed (.gz): `prompt`, `model`,
+    `score` between 0 and 1, `tokens` and their `logprobs`, `finish_reason`.
+    """
+    names = _names(models) or []
+    if len(names) < 2:
+        raise ConfigError("--models: a cascade has two models or more")
+    learnt = learn_confidences(read_answers(answers), names)
+    output.write_bytes(msgspec.json.encode(learnt))
+    for name, each in learnt.items():
+        click.echo(f"{output}: {name}, from {each.answers} answers")
 
 
 @route.command()

@@ -67,18 +67,27 @@ def read_records(path: Path, models: Sequence[str] | None = None) -> Records:
 
 
 def _rows(path: Path) -> Iterable[dict[str, Any]]:
-    try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
     if Path(path.stem if path.suffix == ".gz" else path.name).suffix in (".jsonl", ".ndjson"):
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                yield _json_row(path, number, line)
+        for number, line in lines_of(path):
+            yield _json_row(path, number, line)
         return
     csv.field_size_limit(2**30)
-    yield from csv.DictReader(io.StringIO(text, newline=""))
+    yield from csv.DictReader(io.StringIO(_text_of(path), newline=""))
+
+
+def lines_of(path: Path) -> Iterable[tuple[int, str]]:
+    """The lines of a file that are not empty, and their numbers. Raises ConfigError."""
+    for number, line in enumerate(_text_of(path).split("\n"), 1):
+        if line.strip():
+            yield number, line
+
+
+def _text_of(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
 def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
