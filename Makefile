@@ -9,7 +9,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1
 NATIVE := $(shell find native -type f)
 CPP := $(filter %.cpp %.h %.inl,$(NATIVE))
 
-.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos simulated live-fleet route-overhead route-latency clean
+.PHONY: help setup serve test test-oracle test-nixl test-ray test-kubernetes fuzz fuzz-api lint format bench bench-gateway peers load-test soak chaos simulated live-fleet route-overhead route-latency route-chaos clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -83,6 +83,9 @@ route-overhead: $(VENV)/installed ## measure what routing adds to the first toke
 
 route-latency: $(VENV)/installed ## flood a cheap tier, and see whether those in a hurry go elsewhere in time
 	@$(BIN)/python benchmarks/route_latency.py $(ARGS)
+
+route-chaos: $(VENV)/installed-dev ## a minute of fifty clients on a remote that fails in every way; no request may fail
+	@CHAOS_SECONDS=60 $(BIN)/python -m pytest -s tests/system/test_routed_faults.py $(ARGS)
 
 clean: ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

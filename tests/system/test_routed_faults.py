@@ -141,7 +141,7 @@ async def ask(
         text = await answer.text()
     if answer.status != 200:
         return {"status": answer.status, "text": text}
-    told = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    told = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
     whole = [json.loads(text)] if not stream else told
     assert not [each for each in whole if each.get("type") == "error" or each.get("error")], text
     if stream:
@@ -172,7 +172,7 @@ quality = 0.01
 hedge = 2.0
 [policies.cascade]
 kind = "cascade"
-accept = 0.5
+accept = 1.0
 """
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +254,57 @@ def test_a_limit_of_the_callers_own_is_none_of_the_remotes(tmp_path: Path) -> No
         assert "poor" in refused.json()["error"]["message"]
         assert fleet.chat(key=key_of("rich")).headers["x-headrace-attempts"] == "far"
         assert not fleet.engines["near"].submitted
+
+
+@pytest.mark.parametrize(
+    "words", ["this model does not support tools", "'top_k' is not supported", "Unsupported value: 'n'"]
+)
+def test_what_one_model_does_not_support_another_one_does(tmp_path: Path, words: str) -> None:
+    models = {"near": here(cost_per_hour=DEAR), "far": far(refusing(400, words))}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        assert attempts(fleet) == "far,near"
+
+
+@pytest.mark.parametrize(
+    "policy", [{}, {"hedge": 1.0}, {"kind": "gateway.routed.policies:AsListed"}], ids=str
+)
+def test_a_limit_towards_a_remote_is_kept_whatever_is_asked_at_a_time(
+    tmp_path: Path, policy: dict[str, Any]
+) -> None:
+    """By those that fall back to it, too."""
+    most = at_a_time = 0
+
+    async def counting(exchange: Exchange) -> None:
+        nonlocal most, at_a_time
+        at_a_time += 1
+        most = max(most, at_a_time)
+        await asyncio.sleep(0.1)
+        at_a_time -= 1
+        await openai_answer()(exchange)
+
+    models = {
+        "first": far(late(0.2), first_token_timeout=0.1),
+        "far": far(counting, concurrency=2, input_price=2.0),
+        "near": here(cost_per_hour=DEAR),
+    }
+    with routed(tmp_path, models, policies={"auto": {"quality": 0.01} | policy}) as fleet:
+        with ThreadPoolExecutor(20) as pool:
+            answers = list(pool.map(lambda _: fleet.chat(), range(20)))
+        assert [answer.status_code for answer in answers] == 20 * [200]
+        assert most == 2
+
+
+@pytest.mark.parametrize("per_day", [None, 1.0])
+def test_spend_that_cannot_be_written_matters_where_a_budget_binds(
+    tmp_path: Path, per_day: float | None
+) -> None:
+    models = {"near": here(cost_per_hour=DEAR), "far": far(openai_answer())}
+    with routed(tmp_path, models, policies=FAR_FIRST, budgets={"per_day": per_day}) as fleet:
+        with sqlite3.connect(tmp_path / "routing.sqlite") as connection:
+            connection.execute("DROP TABLE day_spend")
+        answer = fleet.chat()
+        if per_day is not None:
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "budget_unavailable")
+            assert not fleet.upstreams["far"].exchanges
+        else:
+            assert answer.status_code == 200

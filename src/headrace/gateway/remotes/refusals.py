@@ -24,6 +24,8 @@ _TOO_LONG = re.compile(
     r"|input (is )?too long|exceeds? the (model's )?maximum",
     re.IGNORECASE,
 )
+_UNSUPPORTED = re.compile(r"(not|n't) support|unsupported", re.IGNORECASE)
+"""Of what this model or its server cannot do; another one may."""
 _OURS = {401, 402, 403, 404, 405, 407, 410, 415}
 """Statuses that say something of how the remote is set up here, and nothing of the request."""
 _UNABLE = ("unsupported_parameter", "unsupported_value")
@@ -115,7 +117,7 @@ def in_stream(name: str, told: Told) -> RemoteError:
 
 def _wrong(name: str, status: int, told: Told) -> RemoteError:
     """The request is wrong, or too long for this model."""
-    unable = told.code in _UNABLE
+    unable = told.code in _UNABLE or bool(_UNSUPPORTED.search(told.message))
     long = status == 413 or "context_length" in told.code or bool(_TOO_LONG.search(told.message))
     return RemoteError(
         f"The remote model '{name}' refuses the request{_words(told)}",

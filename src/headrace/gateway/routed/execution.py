@@ -11,21 +11,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 
 import msgspec
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, RequestError
 from headrace.gateway.answering import Answering, Piece, Running
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatMessage, ChatRequest
 from headrace.gateway.route_report import RouteReport
 from headrace.gateway.routed.attempt import Attempt, is_elsewhere
 from headrace.gateway.routed.member import Member
+from headrace.gateway.routed.not_now import NotNowError
 from headrace.gateway.routed.route import Route
 from headrace.models.answer import Text
-from headrace.routing.budget import OverBudget
 from headrace.routing.candidate import Candidate
 from headrace.routing.confidence import Told
 
@@ -116,8 +117,9 @@ class Execution:
     # attempts
 
     def _attempt(self, name: str) -> Attempt:
-        """Raises OverBudget, and then there is none."""
+        """Raises RequestError where money or a limit that was met since the decision forbids it."""
         route = self.route
+        self._check_limits(name)
         asking = route.asking
         record = dataclasses.replace(asking.record)  # several may run at once
         request = msgspec.structs.replace(asking.request, model=name)
@@ -126,6 +128,13 @@ class Execution:
         attempt.reserve()
         self.attempts.append(attempt)
         return attempt
+
+    def _check_limits(self, name: str) -> None:
+        """Looks again, for much may have been sent to the model since it was chosen."""
+        member, candidate = self._members(name), self.route.candidates[name]
+        refusal = member.refusal(self.route.need, candidate.input_tokens, time.monotonic())
+        if refusal is not None and not refusal.last:
+            raise NotNowError(name, refusal)
 
     async def _next(self, names: deque[str], whole: bool) -> Attempt:
         """The first of the models that answers. Raises the first one's error where none does."""
@@ -163,7 +172,7 @@ class Execution:
         """The first that answers of two: the second begins where the first is late, or has failed."""
         try:
             racing = {self._begin(self._names.popleft(), whole)}
-        except OverBudget as refusal:
+        except RequestError as refusal:
             self._note(self.route.plan.order[0], refusal)
             return await self._next(self._names, whole)
         late: float | None = hedge_after
@@ -187,19 +196,19 @@ class Execution:
             await self._abandon(racing)
 
     def _hedge(self, racing: set[Racer], whole: bool) -> None:
-        """Begins the next one beside, unless nobody is left, or what is left of the money forbids it."""
+        """Begins the next one beside, unless nobody is left, or money or a limit forbids it."""
         if not self._names:
             return
         try:
             racing.add(self._begin(self._names[0], whole))
-        except OverBudget as error:
+        except RequestError as error:
             log.info("%s is not asked beside: %s", self._names[0], error)
             return
         self._names.popleft()
         self.hedged = True
 
     def _begin(self, name: str, whole: bool) -> Racer:
-        """Raises OverBudget."""
+        """Raises RequestError, as `_attempt` does."""
         attempt = self._attempt(name)
 
         async def opened() -> tuple[Attempt, Exception | None]:
