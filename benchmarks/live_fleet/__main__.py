@@ -28,7 +28,7 @@ from side_by_side.ours import HEADRACE
 from side_by_side.process import free_port, serving
 
 MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
-SAMPLED, SAMPLES = 100, 4
+SAMPLED, SAMPLES = 50, 3
 
 
 def main() -> None:

@@ -46,6 +46,15 @@ def _suite(suite: str, told: Plain) -> Iterable[str]:
             for name, of in each.items()
         ),
     )
+    yield "\nWhat cascades would recover whose judge never erred\n"
+    yield from _rows(
+        ("cascade", "of the best's quality", "sees the first answer's score", "and the next one's"),
+        (
+            [name, *(_share(at[field]) for field in ("share", "own", "both"))]
+            for name, judged in told["perfect judges"].items()
+            for at in judged
+        ),
+    )
     if "noise" in told:
         yield from _chance(told)
 
