@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "model.h"
+#include "prompt_estimator.h"
 #include "ring.h"
 
 namespace nb = nanobind;
@@ -211,6 +212,34 @@ void bind_ring(nb::module_& module) {
       .def("checksums", &Ring::checksums);
 }
 
+void bind_estimator(nb::module_& module) {
+  module.attr("CUES") = kCues;
+  nb::class_<PromptEstimator>(module, "PromptEstimator")
+      .def(
+          "__init__",
+          [](PromptEstimator* estimator, const Array<float, 1>& centre, const Array<float, 1>& scale,
+             const Array<float, 2>& support, const Array<float, 2>& duals, const Array<float, 2>& rarities,
+             const Array<float, 3>& weights, const Array<float, 1>& means, const Array<float, 2>& links,
+             const Array<int32_t, 1>& anchors, const Array<float, 2>& inverse, const Array<float, 1>& prior,
+             float width, float furthest) {
+            auto all = [](const auto& array) { return std::vector(array.data(), array.data() + array.size()); };
+            new (estimator)
+                PromptEstimator({all(centre), all(scale), all(support), all(duals), all(rarities), all(weights),
+                                 all(means), all(links), all(anchors), all(inverse), all(prior), width, furthest});
+          },
+          "centre"_a, "scale"_a, "support"_a, "duals"_a, "rarities"_a, "weights"_a, "means"_a, "links"_a, "anchors"_a,
+          "inverse"_a, "prior"_a, "width"_a, "furthest"_a)
+      .def(
+          "estimate",
+          [](PromptEstimator& estimator, const nb::bytes& text) {
+            std::vector<double> good(estimator.models()), spread(estimator.models());
+            estimator.estimate({static_cast<const uint8_t*>(text.data()), text.size()}, good, spread);
+            const size_t n = good.size();
+            return std::pair(new_array(std::move(good), {n}), new_array(std::move(spread), {n}));
+          },
+          "text"_a);
+}
+
 void bind_building(nb::class_<Model>& model) {
   model.def(nb::init<const std::string&, int, int>(), "isa"_a, "threads"_a, "max_rows"_a)
       .def("lease_cores", &Model::lease_cores, "lease"_a, nb::keep_alive<1, 2>())
@@ -322,6 +351,7 @@ NB_MODULE(_native, module) {
   module.def("pack_rows", &pack_rows, "type"_a, "outputs"_a, "inputs"_a, "data"_a, "first"_a, "last"_a, "packed"_a);
   bind_lease(module);
   bind_ring(module);
+  bind_estimator(module);
   nb::class_<Model> model(module, "Model");
   bind_building(model);
   bind_running(model);

@@ -9,6 +9,7 @@ SAMPLING_RECORD_BYTES: int
 PACKED_LAYOUT: str
 TILE_ROWS: int
 RING_CONTROL_BYTES: int
+CUES: int
 
 def available_isas() -> list[tuple[str, str]]: ...
 def packed_bytes(type: int, outputs: int, inputs: int) -> int: ...
@@ -27,6 +28,25 @@ class CoreLease:
     def __init__(self, file: str, cores: list[int], count: int) -> None: ...
     def begin(self) -> None: ...
     def end(self) -> None: ...
+
+class PromptEstimator:
+    def __init__(
+        self,
+        centre: NDArray[np.float32],
+        scale: NDArray[np.float32],
+        support: NDArray[np.float32],
+        duals: NDArray[np.float32],
+        rarities: NDArray[np.float32],
+        weights: NDArray[np.float32],
+        means: NDArray[np.float32],
+        links: NDArray[np.float32],
+        anchors: NDArray[np.int32],
+        inverse: NDArray[np.float32],
+        prior: NDArray[np.float32],
+        width: float,
+        furthest: float,
+    ) -> None: ...
+    def estimate(self, text: bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
 
 class Ring:
     def __init__(self, isa: str, memory: NDArray[np.uint8], wake: int) -> None: ...

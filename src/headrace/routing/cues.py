@@ -1,7 +1,8 @@
 """What a prompt's form tells of its difficulty: lengths, digits, options, wording. Some fifty numbers.
 
 Everything is counted on arrays of bytes, never letter by letter, so that a long prompt costs well under a
-millisecond.
+millisecond. This is for training, on many prompts; native/prompt_cues.cpp reads the same from the one prompt
+that waits for its model.
 """
 
 from __future__ import annotations
@@ -80,11 +81,16 @@ class Scanned:
     word_hashes: NDArray[np.uint64]
 
 
-def scan(prompt: str) -> Scanned:
-    """The bytes and words of a prompt, or of both its ends where it is longer than HEAD + TAIL characters."""
+def what_is_read(prompt: str) -> bytes:
+    """All of a prompt, or both its ends where it is longer than HEAD + TAIL characters."""
     if len(prompt) > HEAD + TAIL:
         prompt = prompt[:HEAD] + "\n" + prompt[-TAIL:]
-    raw = prompt.encode("utf-8", "replace")
+    return prompt.encode("utf-8", "replace")
+
+
+def scan(prompt: str) -> Scanned:
+    """The bytes and words of a prompt, or of both its ends."""
+    raw = what_is_read(prompt)
     letters = np.frombuffer(raw, np.uint8)
     classes = _CLASSES[letters]
     edges = np.flatnonzero(np.diff(np.concatenate(([0], classes & _WORD, [0])).astype(np.int8)))

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.routing.cues import cues, scan
-from headrace.routing.grams import letter_bag, weighted, word_bag
+from headrace._native import PromptEstimator
+from headrace.routing.cues import what_is_read
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -80,22 +80,28 @@ class Estimator:
     held_out: HeldOut | None = None
 
     def estimate(self, prompt: str) -> Estimate:
-        """The chances of a good answer to this prompt. Of a long one both ends are read (`cues.scan`)."""
-        text = scan(prompt)
-        near = nearness(standardised(cues(text), self.centre, self.scale), self.support, self._squares)
-        values = self.means + near @ self.duals
-        for bag, rare, weights in zip(
-            (word_bag(text), letter_bag(text)), self.rarities, self.weights, strict=True
-        ):
-            values = values + weighted(bag, rare) @ weights.take(bag.buckets, axis=0)
-        good = 1 / (1 + np.exp(-(self.links[:, 0] + self.links[:, 1] * values)))
-        left = near[self.novelty.anchors]
-        unknown = max(0.0, 1.0 - float(left @ self.novelty.inverse @ left))
-        return Estimate(good.astype(np.float64), np.sqrt(self.novelty.prior * unknown).astype(np.float64))
+        """The chances of a good answer to this prompt. Of a long one both ends are read."""
+        return Estimate(*self._compiled.estimate(what_is_read(prompt)))
 
     @cached_property
-    def _squares(self) -> Singles:
-        return np.asarray((self.support**2).sum(axis=1))
+    def _compiled(self) -> PromptEstimator:
+        """The same as native code, for a request waits for its estimate."""
+        novelty = self.novelty
+        return PromptEstimator(
+            centre=_compact(self.centre),
+            scale=_compact(self.scale),
+            support=_compact(self.support),
+            duals=_compact(self.duals),
+            rarities=_compact(self.rarities),
+            weights=_compact(self.weights),
+            means=_compact(self.means),
+            links=_compact(self.links),
+            anchors=np.ascontiguousarray(novelty.anchors, np.int32),
+            inverse=_compact(novelty.inverse),
+            prior=_compact(novelty.prior),
+            width=WIDTH,
+            furthest=_FURTHEST,
+        )
 
     def estimates(self, prompts: Sequence[str]) -> Floats:
         """The chances for several prompts, shape (len(prompts), M)."""
@@ -107,11 +113,12 @@ def standardised(numbers: Floats, centre: Singles, scale: Singles) -> Singles:
     return np.clip((numbers - centre) / scale, -_FURTHEST, _FURTHEST).astype(np.float32)
 
 
-def nearness(one: Singles, others: Singles, squares: Singles | None = None) -> Singles:
-    """The kernel on standardised cues: shapes (CUES,) and (N, CUES) give (N,); (L, CUES) gives (L, N).
-
-    `squares`: those of the others' lengths, (N,), where they are known already.
-    """
-    known = (others**2).sum(axis=1) if squares is None else squares
-    apart = (one**2).sum(axis=-1)[..., None] + known - 2 * one @ others.T
+def nearness(one: Singles, others: Singles) -> Singles:
+    """The kernel on standardised cues: shapes (CUES,) and (N, CUES) give (N,); (L, CUES) gives (L, N)."""
+    apart = (one**2).sum(axis=-1)[..., None] + (others**2).sum(axis=1) - 2 * one @ others.T
     return np.asarray(np.exp(apart.clip(min=0) * np.float32(-WIDTH / others.shape[1])), np.float32)
+
+
+def _compact(array: Singles) -> Singles:
+    """As native code takes it."""
+    return np.ascontiguousarray(array, np.float32)
