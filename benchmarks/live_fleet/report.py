@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isnan
 from typing import Any
 
 Plain = dict[str, Any]
@@ -105,4 +106,4 @@ def _bins(of: Plain) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:.0f}%"
+    return "–" if isnan(value) else f"{100 * value:.0f}%"

@@ -27,30 +27,32 @@ _NOBODY = 65534
 
 def passes(code: str, seconds: int = _SECONDS) -> bool:
     """Whether the code runs to its end: without an exception, an exit of its own, or more than its share."""
-    done = "it ran to its end"
+    done = b"it ran to its end"
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "answer.py")
-        script.write_text(f"{code}\nimport sys\nsys.__stdout__.write({done!r})\n", encoding="utf-8")
+        script.write_text(f"{code}\nimport sys\nsys.__stdout__.write({done.decode()!r})\n", encoding="utf-8")
         Path(folder).chmod(0o777)  # it runs as another user
-        process = subprocess.Popen(
-            [*_without_network(), sys.executable, "-I", "-S", str(script)],
-            cwd=folder,
-            env={"PATH": os.defpath, "HOME": folder, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=functools.partial(_limit, seconds),
-        )
-        try:
-            output, _ = process.communicate(timeout=2 * seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode == 0 and output.endswith(done.encode())
+        with Path(folder, "output").open("w+b") as output:  # no pipe: so it, too, is held to _FILE
+            process = subprocess.Popen(
+                [*_without_network(), sys.executable, "-I", "-S", str(script)],
+                cwd=folder,
+                env={"PATH": os.defpath, "HOME": folder, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=functools.partial(_limit, seconds),
+            )
+            try:
+                status = process.wait(timeout=2 * seconds)
+            except subprocess.TimeoutExpired:
+                return False
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            output.seek(0)
+            return status == 0 and output.read().endswith(done)
 
 
 @functools.cache
