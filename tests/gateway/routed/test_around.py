@@ -66,6 +66,21 @@ def batch(fleet: Fleet, count: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in results.splitlines()]
 
 
+def test_what_a_template_puts_around_prompts_is_learnt(tmp_path: Path) -> None:
+    with routed(tmp_path, two(script=openai_answer(usage=(40, 3))), policies=FAR_FIRST) as fleet:
+        assert input_tokens(fleet, "far") < 10
+        for _ in range(12):
+            assert fleet.chat().headers["x-headrace-model"] == "far"
+        assert 36 <= input_tokens(fleet, "far") <= 42
+        assert input_tokens(fleet, "near") < 10
+
+
+def input_tokens(fleet: Fleet, model: str) -> int:
+    """That the model is expected to make of a short prompt."""
+    (tokens,) = [each["input_tokens"] for each in fleet.explain()["candidates"] if each["model"] == model]
+    return int(tokens)
+
+
 def test_metrics_say_what_happened(tmp_path: Path) -> None:
     script = in_turn(openai_answer(), refusing(500), cut_after(["Water "]), openai_answer())
     with routed(tmp_path, two(script=script), policies=FAR_FIRST) as fleet:

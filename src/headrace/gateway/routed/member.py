@@ -25,6 +25,8 @@ log = logging.getLogger("headrace.gateway")
 
 _LEARNING = 0.05
 """Weight of the newest prompt in what is known of its tokens' length."""
+_LEARNING_AROUND = 0.3
+"""Of the newest short prompt in what is known of the tokens around all prompts; those hardly differ."""
 _MARGIN_TOKENS = 64
 
 
@@ -92,6 +94,8 @@ class Member(ABC):
         self.lengths = OutputLength()
         self.in_flight = 0
         self._bytes_per_token = BYTES_PER_TOKEN
+        self._around = 0.0
+        """Tokens that its chat template adds besides those around each message, such as a system prompt."""
 
     # what it can do
 
@@ -132,7 +136,8 @@ class Member(ABC):
 
     def most_input(self, need: Need) -> int:
         """Tokens that the prompt can have at most: a token is a byte at least, and rarely so short."""
-        return min(need.size + need.messages * 16 + _MARGIN_TOKENS, 2 * self.tokens(need) + _MARGIN_TOKENS)
+        around = round(self._around) + need.messages * 16 + _MARGIN_TOKENS
+        return min(need.size + around, 2 * self.tokens(need) + _MARGIN_TOKENS)
 
     def most_output(self, need: Need, input_tokens: int) -> int:
         """Tokens of each answer at most."""
@@ -143,7 +148,7 @@ class Member(ABC):
 
     def tokens(self, need: Need) -> int:
         """Of the prompt, as far as can be told from its length."""
-        return need.tokens(self._bytes_per_token)
+        return need.tokens(self._bytes_per_token) + (round(self._around) if need.chat else 0)
 
     # answering
 
@@ -185,8 +190,15 @@ class Member(ABC):
         """Takes in how an answer went."""
         need = outcome.need
         self.lengths.observed(need.cues, outcome.output_tokens // need.sequences, outcome.cut)
-        if need.size > _MARGIN_TOKENS and outcome.input_tokens:
-            spent = max(1, outcome.input_tokens - need.messages * 4)
+        if not outcome.input_tokens:
+            return
+        if need.size <= _MARGIN_TOKENS:
+            if need.chat and "vision" not in need.abilities:
+                around = max(0.0, outcome.input_tokens - need.tokens(self._bytes_per_token))
+                self._around += _LEARNING_AROUND * (around - self._around)
+        else:
+            around = need.messages * 4 + (self._around if need.chat else 0.0)
+            spent = max(1.0, outcome.input_tokens - around)
             self._bytes_per_token += _LEARNING * (min(16.0, need.size / spent) - self._bytes_per_token)
 
     async def close(self) -> None:  # noqa: B027 - most hold nothing
