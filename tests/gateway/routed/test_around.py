@@ -24,6 +24,8 @@ from gateway.routed.fleet import (
     text_of,
 )
 
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
 
 def two(**remote: Any) -> dict[str, Any]:
     return {"near": here(cost_per_hour=DEAR), "far": far(**{"script": openai_answer()} | remote)}
@@ -158,4 +160,33 @@ def test_text_completions_go_to_models_that_complete_texts(tmp_path: Path) -> No
         assert (answer.status_code, answer.headers["x-headrace-model"]) == (200, "near")
         refused = fleet.client.post("/v1/completions", json=body | {"model": "far"})
         assert refused.status_code == 400
-        assert "text completions" in refused.json()["error"]["message"]
+        assert "takes chats only" in refused.json()["error"]["message"]
+
+
+def test_a_model_here_that_is_named_answers_as_it_does_without_tables(tmp_path: Path) -> None:
+    """Also what no other model could, and what its prompt's length makes look too long."""
+    with routed(tmp_path, two(), policies=FAR_FIRST) as fleet:
+
+        def complete(prompt: Any, model: str = "near") -> Any:
+            body = {"model": model, "prompt": prompt, "max_tokens": 3}
+            return fleet.client.post("/v1/completions", json=body)
+
+        assert complete([72, 105]).json()["usage"]["prompt_tokens"] == 2
+        assert complete([72, 105], "auto").status_code == 400
+        many = complete(["word " * 50] * 20)
+        assert many.json()["usage"]["prompt_tokens"] == 20 * 250
+        assert complete(["word " * 50] * 20, "auto").status_code == 200
+        assert fleet.chat("near", tools=[TOOL]).json()["error"]["param"] == "tools"
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        refused = fleet.chat("near", messages=[{"role": "user", "content": [picture]}])
+        assert refused.json()["error"]["param"] == "messages"
+        long = fleet.chat("near", messages=[{"role": "user", "content": "a" * 600}])
+        assert "This model's maximum context length is 512 tokens" in long.json()["error"]["message"]
+
+
+def test_a_prompt_that_only_seems_too_long_is_answered(tmp_path: Path) -> None:
+    models = {"far": far(openai_answer(), context_length=50)}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        spaces = [{"role": "user", "content": "Hi" + " " * 400}]
+        for model in ("auto", "far"):
+            assert fleet.chat(model, messages=spaces).status_code == 200

@@ -32,6 +32,8 @@ from headrace.routing.wants import Wants, wants_of
 log = logging.getLogger("headrace.gateway")
 
 _HEADERS = b"x-headrace-"
+_GUESS = 4
+"""A prompt's tokens are not guessed more than so many times too high, but for rare texts."""
 _NO_PREDICTION = Foreseen(1, 0.0, 0.0, 0.0)
 
 
@@ -48,7 +50,7 @@ class Decider:
         request = asking.request
         wants = wants_of(_headers(asking.scope), request.headrace).or_else(rule.table.defaults)
         allowed = _allowed(rule, wants, asking.caller)
-        need = need_of(request)
+        need = need_of(request, one_model=rule.named)
         judged = self._judge(rule, need.text, wants.quality or 1.0)
         exact = wants.first_token is not None or rule.table.hedge is not None
         left = self._budgets.left(asking.caller.name, time.time())
@@ -60,7 +62,14 @@ class Decider:
                 candidates[name] = _refused(self._members[name], judged[name])
                 continue
             foreseen[name], candidates[name] = await self._candidate(
-                self._members[name], judged[name], need, request, prices[name], exact=exact, left=left
+                self._members[name],
+                judged[name],
+                need,
+                request,
+                prices[name],
+                exact=exact,
+                left=left,
+                named=rule.named,
             )
         plan = _checked(rule, wants, candidates)
         identity = secrets.token_hex(12)
@@ -95,19 +104,21 @@ class Decider:
         *,
         exact: bool,
         left: int | None,
+        named: bool,
     ) -> tuple[Foreseen, Candidate]:
         refusal = None
         try:
             seen = await member.foresee(need, request, exact)
         except RequestError as error:
-            if not is_elsewhere(error):
+            if named or not is_elsewhere(error):
                 raise
             too_long = error.code == "context_length_exceeded"
             seen, refusal = _NO_PREDICTION, Refusal(too_short(member.context_length or 0))
             if not too_long:
                 refusal = Refusal(f"no way to ask it ({error})")
-        refusal = refusal or member.refusal(need, seen.input_tokens, time.monotonic())
-        most_output = member.most_output(need, seen.input_tokens)
+        input_tokens = -(-seen.input_tokens // need.prompts)
+        refusal = refusal or _refusal(member, need, input_tokens, named=named)
+        most_output = member.most_output(need, input_tokens)
         output = member.lengths.expected(need.cues, most_output) * need.sequences
         most_input = max(seen.input_tokens, member.most_input(need))
         most_cost = price.cost(most_input, 0, member.most_output(need, 1) * need.sequences)
@@ -130,6 +141,22 @@ class Decider:
             wait=0.0 if refusal is None else refusal.wait,
             first_token_by=seen.first_token_by,
         )
+
+
+def _refusal(member: Member, need: Need, input_tokens: int, *, named: bool) -> Refusal | None:
+    """Why it cannot be used; one that a request names says itself what it cannot do.
+
+    A prompt that seems too long is a guess: where nothing else is left, the model shall count.
+    """
+    refusal = member.refusal(need, input_tokens, time.monotonic())
+    if refusal is None or refusal.wait > 0:
+        return refusal
+    if named:
+        return None
+    context = member.context_length or 0
+    if refusal.why == too_short(context) and input_tokens <= _GUESS * context:
+        return refusal._replace(last=True)
+    return refusal
 
 
 def _allowed(rule: Rule, wants: Wants, caller: Caller) -> frozenset[str]:

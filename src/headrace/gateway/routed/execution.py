@@ -133,7 +133,7 @@ class Execution:
         """Looks again, for much may have been sent to the model since it was chosen."""
         member, candidate = self._members(name), self.route.candidates[name]
         refusal = member.refusal(self.route.need, candidate.input_tokens, time.monotonic())
-        if refusal is not None and not refusal.last:
+        if refusal is not None and refusal.wait > 0 and not refusal.last:
             raise NotNowError(name, refusal)
 
     async def _next(self, names: deque[str], whole: bool) -> Attempt:

@@ -32,14 +32,21 @@ class Need:
     chat: bool
     cues: tuple[float, ...]
     """Of the text, for the length of its answer."""
+    prompts: int = 1
+    """How many there are; each has a context of its own."""
+    given_tokens: int = 0
+    """Of prompts that came as tokens."""
 
     def tokens(self, bytes_per_token: float = BYTES_PER_TOKEN) -> int:
         """Of the prompt, estimated."""
-        return max(1, round(self.size / bytes_per_token) + _MESSAGE_TOKENS * self.messages)
+        around = _MESSAGE_TOKENS * self.messages
+        return max(1, round(self.size / bytes_per_token) + around + self.given_tokens)
 
 
-def need_of(request: ChatRequest | CompletionRequest) -> Need:
-    """Raises RequestError for a prompt of tokens, which mean another thing to each model."""
+def need_of(request: ChatRequest | CompletionRequest, *, one_model: bool = False) -> Need:
+    """Raises RequestError for a prompt of tokens, which mean another thing to each model, where several may
+    answer.
+    """
     most, choices = answer_tokens(request), request.n or 1
     if isinstance(request, ChatRequest):
         texts = [_text(message) for message in request.messages]
@@ -50,13 +57,17 @@ def need_of(request: ChatRequest | CompletionRequest) -> Need:
         return Need(last, size, len(texts), most, choices, abilities_needed(request), True, cues_of(last))
     prompts = split_prompts(request)
     plain = [prompt for prompt in prompts if isinstance(prompt, str)]
-    if len(plain) < len(prompts):
+    given = sum(len(prompt) for prompt in prompts if not isinstance(prompt, str))
+    if given and not one_model:
         raise RequestError(
             "'prompt' has token ids, and each model has its own: name a model, or send the text.", "prompt"
         )
     size = sum(map(_size, plain))
     text = "\n".join(plain)
-    return Need(text, size, 0, most, choices * len(plain), frozenset(), False, cues_of(text))
+    count = len(prompts)
+    return Need(
+        text, size, 0, most, choices * count, frozenset(), False, cues_of(text), count, given_tokens=given
+    )
 
 
 def _text(message: ChatMessage) -> str:

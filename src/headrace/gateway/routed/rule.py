@@ -26,6 +26,11 @@ class Rule:
     columns: Mapping[str, int] = field(default_factory=dict)
     """Of each model, its place in the watch's; tiers of the same weights share one."""
 
+    @property
+    def named(self) -> bool:
+        """A request named the one model: what that cannot do it says itself."""
+        return isinstance(self.policy, Named)
+
 
 class Named(Policy):
     """The one model that a request names."""
