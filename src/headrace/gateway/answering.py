@@ -101,8 +101,6 @@ class Answer:
     events: list[TokenEvent] = field(default_factory=list)
     parts: list[Sequence[AnswerPart]] = field(default_factory=list)
     """What each of the events brought."""
-    first_at: float = 0.0
-    """When its first token came, on time.monotonic's clock."""
 
     def add(self, parts: Sequence[AnswerPart], event: TokenEvent) -> None:
         """Append what has come."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from starlette.types import Send
 
 from headrace.gateway.answering import Answer, Answering, Renderer, Running
@@ -16,7 +14,6 @@ async def whole_answers(run: Answering, sequences: int) -> list[Answer]:
     answers = [Answer() for _ in range(sequences)]
     async for index, parts, event, reason in run:
         answer = answers[index]
-        answer.first_at = answer.first_at or time.monotonic()
         answer.add(parts, event)
         answer.finish_reason = reason or answer.finish_reason
         answer.stop_string = event.stop_string

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.remotes.upstream import Exchange, in_turn, openai_answer, refusing
+from gateway.remotes.upstream import Exchange, chunk, in_turn, openai_answer, refusing
 from gateway.routed.fleet import (
     DEAR,
     DIALECTS,
@@ -133,6 +134,24 @@ def test_the_key_is_nowhere_to_be_seen(
     for file in tmp_path.iterdir():
         assert file.is_dir() or SECRET.encode() not in file.read_bytes()
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_ollamas_durations_are_those_of_the_model(tmp_path: Path, stream: bool) -> None:
+    async def slow(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.event(chunk(content="Water "))
+        await asyncio.sleep(0.3)
+        await exchange.event(chunk(content="flows."))
+        await exchange.event(chunk(reason="stop"))
+        await exchange.event("[DONE]")
+        await exchange.end()
+
+    with routed(tmp_path, two(script=slow), policies=FAR_FIRST) as fleet:
+        told = json.loads(fleet.post("ollama", stream=stream).text.splitlines()[-1])
+        assert told["eval_duration"] >= 0.29e9
+        parts = [told[f"{part}_duration"] for part in ("load", "prompt_eval", "eval")]
+        assert min(parts) >= 0 and sum(parts) == pytest.approx(told["total_duration"], abs=1e6)
 
 
 def test_several_choices_and_logprobs_come_from_one_model(tmp_path: Path) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from headrace.errors import RequestError
-from headrace.gateway.answering import Answer, Call
+from headrace.gateway.answering import Answer, Answering, Call
 from headrace.gateway.ollama.durations import timestamp
-from headrace.gateway.openai.answers import TokenLogprob, Usage
+from headrace.gateway.openai.answers import TokenLogprob
 from headrace.gateway.openai.logprobs import TokenBytes, chat_logprobs
 from headrace.gateway.route_report import RouteReport
 from headrace.models.answer import AnswerPart, CallArguments, CallStart, Reasoning, Text
@@ -86,7 +86,7 @@ class OllamaRenderer:
         *,
         chats: bool,
         arrived: float,
-        usage: Callable[[], Usage],
+        run: Answering,
         token_bytes: TokenBytes | None,
     ):
         """`model` as the client named it; `token_bytes` where log-probabilities are asked for."""
@@ -94,8 +94,7 @@ class OllamaRenderer:
         self._chats = chats
         self._arrived = arrived
         self._began = time.monotonic()
-        self._first = 0.0
-        self._usage = usage
+        self._run = run
         self._token_bytes = token_bytes
         self._call: Call | None = None
         """One whose arguments are still being written: a call is sent once it is complete."""
@@ -103,14 +102,11 @@ class OllamaRenderer:
 
     def whole(self, answers: Sequence[Answer]) -> bytes:
         (answer,) = answers
-        self._first = answer.first_at
         calls = [called for call in answer.calls if (called := _complete(call)) is not None]
         body = self._body(answer.text, answer.reasoning, calls, self._logprobs(answer.events))
         return encode(self._finished(body, answer.finish_reason))
 
     def piece(self, index: int, parts: Sequence[AnswerPart], event: TokenEvent, reason: str | None) -> bytes:
-        if event.token_ids and not self._first:
-            self._first = time.monotonic()
         lines = []
         logprobs = self._logprobs([event])
         for part in parts:
@@ -161,12 +157,13 @@ class OllamaRenderer:
         return body
 
     def _finished(self, body: Body, reason: str) -> Body:
-        now, usage = time.monotonic(), self._usage()
-        first = self._first or now
+        now, usage, ttft = time.monotonic(), self._run.usage(), self._run.ttft
+        first = now if ttft is None else min(now, self._arrived + ttft)
+        began = min(self._began, first)  # a route may have had the whole answer before
         body.done, body.done_reason = True, "length" if reason == "length" else "stop"
         body.total_duration = _ns(now - self._arrived)
-        body.load_duration = _ns(self._began - self._arrived)
-        body.prompt_eval_count, body.prompt_eval_duration = usage.prompt_tokens, _ns(first - self._began)
+        body.load_duration = _ns(began - self._arrived)
+        body.prompt_eval_count, body.prompt_eval_duration = usage.prompt_tokens, _ns(first - began)
         body.eval_count, body.eval_duration = usage.completion_tokens, _ns(now - first)
         body.headrace = usage.headrace
         return body

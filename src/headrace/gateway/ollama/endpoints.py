@@ -43,7 +43,7 @@ class OllamaDialect(Dialect[Asked]):
             body.model,
             chats=self.chats,
             arrived=body.arrived,
-            usage=running.run.usage,
+            run=running.run,
             token_bytes=running.token_bytes if body.logprobs else None,
         )
 
