@@ -15,6 +15,9 @@ from live_fleet.noise import noise
 from live_fleet.questions import Question
 from live_fleet.table import Table, scored
 
+FEWEST = 30
+"""Questions asked several times from which more is concluded than how much is chance."""
+
 Scores = dict[str, list[float]]
 """Of one model's sampled answers, by question."""
 
@@ -41,6 +44,8 @@ def chance(folder: Path, suite: str, table: Table, samples: int) -> dict[str, An
         if model in by_model:
             good = [by_model[model][table.questions[row].name] for row in rows]
             often[:, column] = shrunk(good, float(np.mean(good)))
+    if len(rows) < FEWEST:
+        return told
     told["ceiling"] = [asdict(each) for each in ceiling(table.scores[rows], table.costs[rows], often)]
     return told
 

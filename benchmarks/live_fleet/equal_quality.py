@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from live_fleet.frontier import Frontier, mixtures, oracle, settings
+from live_fleet.frontier import Frontier, mixtures, oracle, recovered, settings
 from live_fleet.policies import Played
 
 Floats = NDArray[np.float64]
@@ -80,7 +80,7 @@ def set_beforehand(share: float, scores: Floats, costs: Floats, came: Played) ->
         line.cost(quality) / dearest for line in (mixtures(scores, costs), oracle(scores, costs))
     )
     cost = float(came[1].mean()) / dearest
-    won = (mixing - cost) / (mixing - least)
+    won = recovered(mixing, least, cost)
     return SetBeforehand(share, quality / float(scores[:, best].mean()), mixing, least, cost, won)
 
 
@@ -92,5 +92,5 @@ def _recovered(scores: Floats, costs: Floats, played: Played) -> list[tuple[floa
     found = []
     for share in SHARES:
         mixing, least, policy = (line.cost(share * quality) / dearest for line in lines)
-        found.append((mixing, least, policy, (mixing - policy) / (mixing - least)))
+        found.append((mixing, least, policy, recovered(mixing, least, policy)))
     return found

@@ -62,6 +62,11 @@ def settings(scores: Floats, costs: Floats) -> Frontier:
     return Frontier(qualities, least)
 
 
+def recovered(mixing: float, known: float, policy: float) -> float:
+    """How far a policy's cost is from random mixing's to the oracle's; NaN where these are the same."""
+    return (mixing - policy) / (mixing - known) if mixing != known else float("nan")
+
+
 def _hull(qualities: Floats, costs: Floats) -> Frontier:
     """From the cheapest point to the best one, along the points below which no mixture lies."""
     points = sorted(zip(costs.tolist(), (-qualities).tolist(), strict=True))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from live_fleet.equal_quality import SHARES
-from live_fleet.frontier import Frontier, mixtures, oracle
+from live_fleet.frontier import Frontier, mixtures, oracle, recovered
 
 Floats = NDArray[np.float64]
 
@@ -32,13 +32,12 @@ def judged(scores: Floats, costs: Floats, first: int, following: int) -> list[Ju
     best = float(scores.mean(axis=0).max())
     mixed, known = mixtures(scores, costs), oracle(scores, costs)
 
-    def recovered(line: Frontier, share: float) -> float:
-        quality = max(share * best, float(line.qualities[0]))  # where the first model alone is better
-        return (mixed.cost(share * best) - line.cost(quality)) / (
-            mixed.cost(share * best) - known.cost(share * best)
-        )
+    def won(line: Frontier, share: float) -> float:
+        asked = share * best
+        quality = max(asked, float(line.qualities[0]))  # where the first model alone is better
+        return recovered(mixed.cost(asked), known.cost(asked), line.cost(quality))
 
-    return [Judged(share, recovered(own, share), recovered(both, share)) for share in SHARES]
+    return [Judged(share, won(own, share), won(both, share)) for share in SHARES]
 
 
 def _line(scores: Floats, costs: Floats, first: int, following: int, goes_on: NDArray[np.bool_]) -> Frontier:

@@ -76,6 +76,8 @@ def _chance(told: Plain) -> Iterable[str]:
             for name, of in told["noise"].items()
         ),
     )
+    if "ceiling" not in told:
+        return
     yield "\nOne model for each prompt, chosen by who knows how often each answers it well\n"
     yield from _rows(
         ("of the best's quality", "mixing", "oracle", "cost", "recovered", "95%"),
