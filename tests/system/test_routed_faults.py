@@ -40,8 +40,8 @@ input_price = 1.0
 output_price = 2.0
 context_length = 2048
 connect_timeout = 1.0
-first_token_timeout = 1.0
-idle_timeout = 0.5
+first_token_timeout = {patience}
+idle_timeout = {patience}
 """
 NEAR = """
 [models.near]
@@ -197,7 +197,7 @@ def test_a_remote_that_fails_in_every_way_fails_no_request(
     async def run() -> Counter[str]:
         assert url.port is not None
         async with FaultProxy(url.host, url.port, share=0.3).serving() as proxy:
-            models = FAR.format(url=proxy.url) + NEAR.format(model=synthetic_model, cost=3600)
+            models = FAR.format(url=proxy.url, patience=1.0) + NEAR.format(model=synthetic_model, cost=3600)
             with gateway(tmp_path, models + POLICIES) as fleet:
                 await load(proxy, fleet)
                 tell(fleet, proxy, answers)
@@ -221,7 +221,9 @@ def test_a_budget_holds_while_clients_press_and_the_gateway_is_killed(
     remote: Server, synthetic_model: Path, tmp_path: Path
 ) -> None:
     """Fifty clients until the money is gone: SIGKILL after a while, then SIGTERM, each with a new start."""
-    settings = FAR.format(url=remote.url) + NEAR.format(model=synthetic_model, cost=3600) + POLICIES
+    settings = (
+        FAR.format(url=remote.url, patience=60.0) + NEAR.format(model=synthetic_model, cost=3600) + POLICIES
+    )
     told: Counter[str] = Counter()
     cost = 0.0
     refusals: list[str] = []
