@@ -31,7 +31,7 @@ from headrace.gateway.operating import OperatorSettings
 from headrace.gateway.prompter import ModelPrompter
 from headrace.gateway.recruiting import WorkersPort, open_port
 from headrace.gateway.request_log import Observer
-from headrace.gateway.routed.opened import opened_routes
+from headrace.gateway.routed.opened import check_tables, opened_routes
 from headrace.gateway.server import ServerOptions, listen, serve
 from headrace.gateway.state import Gateway
 from headrace.gateway.waiting_room import Capacity
@@ -91,6 +91,7 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
     `tell` is given the lines for the user. Raises HeadraceError where the server cannot start.
     """
     callers, options = settings.operators.callers(), settings.operators.server_options()
+    check_tables(settings.fleet)
     with (
         settings.operators.observers(settings.log_requests, tell) as observers,
         listen(settings.host, settings.port) as sock,

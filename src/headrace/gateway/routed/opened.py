@@ -7,12 +7,27 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from headrace.gateway.routed.routes import Routes
+from headrace.gateway.routed.routes import Routes, confidences_of, key_of
+from headrace.gateway.shadow.graders import grader_of
 from headrace.gateway.state import Gateway
+from headrace.routing import artefact
+from headrace.routing.policies import policy_of
 from headrace.routing.store import Store
 from headrace.routing.tables import FleetTables
 
 DATABASE = "routing.sqlite"
+
+
+def check_tables(tables: FleetTables) -> None:
+    """Raises ConfigError for what tables name and is not there: said before models load."""
+    for name, model in tables.models.items():
+        key_of(name, model.key_env, os.environ)
+    for policy in tables.policies.values():
+        policy_of(policy)
+    grader_of(tables.routing.grader)
+    if tables.routing.router is not None:
+        artefact.load(Path(tables.routing.router))
+    confidences_of(tables.routing.confidence)
 
 
 @asynccontextmanager

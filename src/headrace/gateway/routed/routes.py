@@ -70,14 +70,14 @@ class Routes:
         self.members: dict[str, Member] = {}
         for name, table in tables.models.items():
             if table.remote:
-                key = _key(name, table.key_env, environment)
+                key = key_of(name, table.key_env, environment)
                 self.members[name] = RemoteMember(name, table, gateway, key)
             else:
                 self.members[name] = LocalMember(name, table, gateway, workers=workers.get(name, 1))
         self.quality = self._quality(tables)
         self.rules = self._rules(tables)
         self.metrics = RouteMetrics(gateway.metrics.registry, self.rules, self.members)
-        self._confidences = _confidences(tables.routing.confidence)
+        self._confidences = confidences_of(tables.routing.confidence)
         self._budgets = Budgets(tables.budgets, store)
         self._decider = Decider(self.members, self.quality, self._budgets)
         self.recent = Recent()
@@ -255,7 +255,8 @@ def _state_name(policy: str) -> str:
     return f"watch {policy}"
 
 
-def _key(name: str, variable: str | None, environment: Mapping[str, str]) -> str | None:
+def key_of(name: str, variable: str | None, environment: Mapping[str, str]) -> str | None:
+    """A remote's key, from the variable of that name. Raises ConfigError where that is empty."""
     if variable is None:
         return None
     key = environment.get(variable)
@@ -264,7 +265,7 @@ def _key(name: str, variable: str | None, environment: Mapping[str, str]) -> str
     return key
 
 
-def _confidences(file: str | None) -> Mapping[str, Confidence]:
+def confidences_of(file: str | None) -> Mapping[str, Confidence]:
     """By model, from a file of `headrace route train`."""
     if file is None:
         return {}

@@ -1,0 +1,34 @@
+"""What tables name and is not there is said before any model is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.gateway.routed.opened import check_tables
+from headrace.routing.tables import read_tables
+
+REMOTE = {"url": "http://127.0.0.1:1/v1", "input-price": 1, "output-price": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"models": {"far": REMOTE | {"key-env": "NOT_SET"}}}, r"models.far.*no NOT_SET"),
+        ({"policies": {"mine": {"kind": "no_module:Policy"}}}, "'no_module:Policy' cannot be imported"),
+        ({"policies": {"mine": {"kind": "json:JSONDecoder"}}}, "must be a class that derives from"),
+        ({"routing": {"grader": "no_module:Grader"}}, "'no_module:Grader' cannot be imported"),
+        ({"routing": {"router": "absent.npz"}}, "absent.npz cannot be read"),
+        ({"routing": {"confidence": "absent.json"}}, "absent.json: holds no confidences"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    content: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    tables = read_tables({"models": {"near": {}, "far": REMOTE}} | content, Path("headrace.toml"))
+    with pytest.raises(ConfigError, match=told):
+        check_tables(tables)
