@@ -47,6 +47,11 @@ def _suite(suite: str, told: Plain) -> Iterable[str]:
             for name, of in each.items()
         ),
     )
+    yield "\nAUC of the chances told from the prompt, by the number of records learnt from\n"
+    yield from _rows(
+        ("records", *told["models"]),
+        ([each["records"], *(f"{value:.2f}" for value in each["auc"])] for each in told["learning"]),
+    )
     yield "\nWhat cascades would recover whose judge never erred\n"
     yield from _rows(
         ("cascade", "of the best's quality", "sees the first answer's score", "and the next one's"),

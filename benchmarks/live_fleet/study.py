@@ -13,6 +13,7 @@ from live_fleet.calibration import calibration
 from live_fleet.equal_quality import SHARES, SetBeforehand, chosen_setting, compared, set_beforehand
 from live_fleet.frontier import Frontier, mixtures, oracle, settings
 from live_fleet.judges import judged
+from live_fleet.labels import learning
 from live_fleet.outlook import divided, divisions
 from live_fleet.policies import Played, Policy
 from live_fleet.table import Table
@@ -51,6 +52,7 @@ class Study:
             "oracle": self._line(oracle(self.scores, self.costs)),
             "policies": {name: self._policy(policy) for name, policy in tried.items()},
             "calibration": self._calibration(),
+            "learning": [asdict(each) for each in learning(self.table, divisions(self.table.questions))],
             "perfect judges": {
                 name: [asdict(each) for each in judged(self.scores, self.costs, *step)]
                 for name, step in self.steps.items()
