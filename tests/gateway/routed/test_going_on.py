@@ -220,3 +220,11 @@ def test_a_request_that_was_let_in_has_its_answer_while_the_server_drains(tmp_pa
         assert fleet.chat().json()["error"]["code"] == "draining"
         assert asking.result(10).headers["x-headrace-attempts"] == "far,near"
         admission.draining = False
+
+
+def test_a_limit_that_is_told_in_the_middle_is_kept(tmp_path: Path) -> None:
+    limited = cut_after(["Water "], {"message": "too fast", "type": "rate_limit_error"})
+    models = {"near": here(answer=REST, cost_per_hour=DEAR), "far": far(limited)}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        assert usage_of("chat", fleet.chat(stream=True))["headrace"]["continued_by"] == ["near"]
+        assert fleet.chat(stream=True).headers["x-headrace-attempts"] == "near"

@@ -128,7 +128,7 @@ class Attempt:
             soon = self.first_token is None and now - self._began < _AT_ONCE_SECONDS
             self.lost_connection = soon and getattr(error, "code", None) in _CONNECTIONS
             self.member.failed(now, error)
-        elif self.first_token is None and self._began:
+        elif self._began and (self.first_token is None or isinstance(error, RequestError)):
             self.member.said_nothing(now, error)
         if self.ended and usage is not None:
             tokens = usage.completion_tokens

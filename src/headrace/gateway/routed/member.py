@@ -183,7 +183,7 @@ class Member(ABC):
             )
 
     def said_nothing(self, now: float, error: BaseException | None) -> None:
-        """A request ended without a first token, by no fault of its."""
+        """A request ended without a first token, or with a refusal, by no fault of its."""
         self.breaker.abandoned()
 
     def learn(self, outcome: Outcome, now: float) -> None:
