@@ -17,17 +17,19 @@ SHARES = (0.8, 0.9, 0.95, 1.0)
 """Of the best model's quality."""
 
 _DRAWS = 400
+_STEPS = 50
 
 
 @dataclass(frozen=True)
 class AtQuality:
     """At `share` of the best model's quality; costs are shares of what the best model costs.
 
+    `share` None: at all qualities from the cheapest model's to the best one's; costs are means over them.
     `recovered`: of the distance in cost from random mixing to the oracle; `low`, `high`: 95%, by bootstrap
     over questions.
     """
 
-    share: float
+    share: float | None
     mixing: float
     oracle: float
     policy: float
@@ -62,7 +64,7 @@ def compared(scores: Floats, costs: Floats, played: Played) -> list[AtQuality]:
     low, high = np.nanquantile(np.array(drawn)[:, :, 3], [0.025, 0.975], axis=0)
     return [
         AtQuality(share, *figures, float(low[n]), float(high[n]))
-        for n, (share, figures) in enumerate(zip(SHARES, whole, strict=True))
+        for n, (share, figures) in enumerate(zip((*SHARES, None), whole, strict=True))
     ]
 
 
@@ -85,7 +87,8 @@ def set_beforehand(share: float, scores: Floats, costs: Floats, came: Played) ->
 
 
 def _recovered(scores: Floats, costs: Floats, played: Played) -> list[tuple[float, float, float, float]]:
-    """For each share: costs of mixing, of the oracle and of the policy, and how much that recovers."""
+    """Costs of mixing, of the oracle and of the policy, and how much that recovers, at all shares; and the
+    same over all qualities."""
     best = int(scores.mean(axis=0).argmax())
     dearest, quality = float(costs[:, best].mean()), float(scores[:, best].mean())
     lines: Sequence[Frontier] = (mixtures(scores, costs), oracle(scores, costs), settings(*played))
@@ -93,4 +96,6 @@ def _recovered(scores: Floats, costs: Floats, played: Played) -> list[tuple[floa
     for share in SHARES:
         mixing, least, policy = (line.cost(share * quality) / dearest for line in lines)
         found.append((mixing, least, policy, recovered(mixing, least, policy)))
-    return found
+    qualities = np.linspace(lines[0].qualities[0], quality, _STEPS).tolist()
+    mixing, least, policy = (float(np.mean([line.cost(q) for q in qualities])) / dearest for line in lines)
+    return [*found, (mixing, least, policy, recovered(mixing, least, policy))]

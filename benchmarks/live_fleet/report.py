@@ -112,5 +112,7 @@ def _bins(of: Plain) -> str:
     return ", ".join(f"{each['told']:.2f} : {each['came']:.2f}" for each in of["bins"])
 
 
-def _share(value: float) -> str:
+def _share(value: float | None) -> str:
+    if value is None:
+        return "all"
     return "–" if isnan(value) else f"{100 * value:.0f}%"
