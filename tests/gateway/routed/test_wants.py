@@ -210,3 +210,19 @@ def test_a_policy_of_the_users_exceeds_no_cost_that_is_asked_for(tmp_path: Path)
         answer = fleet.chat(headrace={"max_cost": most["far"]})
         assert answer.headers["x-headrace-attempts"] == "far"
         eventually(lambda: fleet.spent()[1] == 0)
+
+
+def test_no_answer_costs_more_than_it_was_said_to_cost_at_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even of a prompt whose every letter is a token, where most tokens have four."""
+    messages = [{"role": "user", "content": "0" * 400}]
+    with routed(tmp_path, two(), policies=FAR_FIRST) as fleet:
+        for model, fields in (("auto", {}), ("near", {}), ("near", {"max_tokens": None}), ("near", {"n": 3})):
+            asked: dict[str, Any] = {"messages": messages, **fields}
+            most = fleet.explain(**asked, model=model)["candidates"][-1]["most_cost"]
+            answer = fleet.chat(model, **asked)
+            assert answer.status_code == 200
+            assert 0 < float(answer.headers["x-headrace-cost"]) <= most
+        eventually(lambda: fleet.spent()[1] == 0)
+    assert "more than" not in caplog.text

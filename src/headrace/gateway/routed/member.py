@@ -135,9 +135,9 @@ class Member(ABC):
         """Per million tokens, at the present load."""
 
     def most_input(self, need: Need) -> int:
-        """Tokens that the prompt can have at most: a token is a byte at least, and rarely so short."""
+        """Tokens that the prompt can have at most: one is a byte at least, as in digits and rare scripts."""
         around = round(self._around) + need.messages * 16 + _MARGIN_TOKENS
-        return min(need.size + around, 2 * self.tokens(need) + _MARGIN_TOKENS)
+        return need.size + need.given_tokens + around
 
     def most_output(self, need: Need, input_tokens: int) -> int:
         """Tokens of each answer at most."""
