@@ -97,7 +97,7 @@ def _route_endpoint(gateway: Gateway) -> list[Path]:
     async def work(scope: Scope, body: RouteRequest) -> ExplainedRoute:
         caller, router = gateway.callers.identify(scope), gateway.router
         if not isinstance(router, Routes) or not router.covers(body.model):
-            known = [] if router is None else [*router.names()]
+            known = router.open_to(caller) if isinstance(router, Routes) else []
             there = ", ".join(known) or "none; headrace.toml has no [models]"
             raise RequestError(
                 f"Nothing is routed under the name {body.model!r:.200}; there are: {there}.",

@@ -37,6 +37,7 @@ from headrace.routing import artefact
 from headrace.routing.budget import Budgets
 from headrace.routing.confidence import Confidence, Told
 from headrace.routing.policies import policy_of
+from headrace.routing.pricing import LocalPrice
 from headrace.routing.quality import Quality
 from headrace.routing.store import Store
 from headrace.routing.tables import FleetTables, PolicyTable
@@ -45,6 +46,8 @@ from headrace.routing.watched import fingerprint
 
 log = logging.getLogger("headrace.gateway")
 
+_USUAL_SIZE = 10**9
+"""Bytes of a model's weights, where no file says it."""
 _USUAL_REQUEST = (500, 200)
 """Tokens of prompt and answer by which models are put into the order of their costs."""
 
@@ -68,12 +71,21 @@ class Routes:
         self._gateway = gateway
         self.store = store
         self.members: dict[str, Member] = {}
+        sizes = {file.name: file.size for file in gateway.catalogue.available()}
+        prices: list[LocalPrice] = []
         for name, table in tables.models.items():
             if table.remote:
                 key = key_of(name, table.key_env, environment)
                 self.members[name] = RemoteMember(name, table, gateway, key)
             else:
-                self.members[name] = LocalMember(name, table, gateway, workers=workers.get(name, 1))
+                self.members[name] = LocalMember(
+                    name,
+                    table,
+                    gateway,
+                    workers=workers.get(name, 1),
+                    weights_bytes=sizes.get(name, _USUAL_SIZE),
+                    prices=prices,
+                )
         self.quality = self._quality(tables)
         self.rules = self._rules(tables)
         self.metrics = RouteMetrics(gateway.metrics.registry, self.rules, self.members)
@@ -146,9 +158,15 @@ class Routes:
 
     def check(self, caller: Caller, name: str) -> None:
         """Raises RequestError, 404, where the caller may ask none of the models."""
-        rule = self.rules[name]
-        if not caller.may_ask(name) and not any(caller.may_ask(model) for model in rule.models):
+        if not self._may_name(caller, name):
             caller.check_model(name)
+
+    def open_to(self, caller: Caller) -> Sequence[str]:
+        """The policies and models that the caller may name."""
+        return [name for name in self.rules if self._may_name(caller, name)]
+
+    def _may_name(self, caller: Caller, name: str) -> bool:
+        return caller.may_ask(name) or any(map(caller.may_ask, self.rules[name].models))
 
     def tokens(self, request: ChatRequest) -> int:
         """Of a prompt, as the model with the most makes of its length."""
