@@ -164,16 +164,18 @@ def headrace(
 ) -> Iterator[str]:
     """A server of ours with these models in its file, ready."""
     port, file = free_port(), folder / f"{name}.toml"
-    file.write_text("".join(toml(each, fields) for each, fields in (models or {}).items()), encoding="utf-8")
+    tables = [toml(f"models.{each}", fields) for each, fields in (models or {}).items()]
+    # What is scored in the shadow would share the upstream's one thread with the requests that are timed.
+    file.write_text("".join([*tables, toml("routing", {"shadow": 0.0})]), encoding="utf-8")
     command = [*HEADRACE, "--config", file, "serve", "--port", str(port), *options]
     command += ["--data-dir", folder / name, "--cache-tokens", "8192"]
     with serving(command, name, port, START_SECONDS) as url:
         yield url
 
 
-def toml(model: str, fields: dict[str, Any]) -> str:
+def toml(name: str, fields: dict[str, Any]) -> str:
     """One table."""
-    return f"[models.{model}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
+    return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
 
 
 def measure(found: Sequence[Way], arguments: argparse.Namespace) -> dict[str, Floats]:
