@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.routing.pricing import LocalPrice, RemotePrice, nano, price_of
+from headrace.routing.pricing import LocalPrice, RemotePrice, nano, price_of, speeds_of
 from headrace.routing.tables import ModelTable
 
 
@@ -90,3 +90,15 @@ def test_costs_are_kept_in_billionths_rounded_up() -> None:
     assert nano(1.2345678901) == 1_234_567_891
     assert nano(1e-12) == 1
     assert nano(0) == 0
+
+
+def test_what_is_not_measured_of_one_model_is_taken_from_its_peers() -> None:
+    prices: list[LocalPrice] = []
+    small, large = (LocalPrice(1.0, 1, *speeds_of(size), prices) for size in (10**8, 10**9))
+    prices += [small, large]
+    before = small.cost(500, 0, 200)
+    assert before == pytest.approx(large.cost(500, 0, 200) / 10)
+    large.observed(60.0, 0, 60 * 300)  # ten times as fast as guessed, for many are answered at a time
+    assert small.cost(500, 0, 200) == pytest.approx(before / 10)
+    small.observed(60.0, 0, 60 * 300)  # no faster than guessed
+    assert small.cost(0, 0, 200) == pytest.approx(200 / 300 / 3600)

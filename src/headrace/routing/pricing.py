@@ -7,13 +7,18 @@ are exact.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Protocol
 
 from headrace.routing.tables import ModelTable
 
 _HALF_LIFE = 120.0
 """Busy seconds after which what was measured counts half."""
+
+_DECODE_BYTES, _PREFILL_BYTES = 30e9, 360e9
+"""Of weights, that a processor works through in a second for answers and for prompts: a first guess."""
 
 _SAMPLE_SECONDS = 1.0
 """Busy seconds that make one measurement: enough that requests which end in it are those computed in it."""
@@ -38,6 +43,12 @@ def price_of(table: ModelTable) -> RemotePrice | LocalPrice:
         return LocalPrice(table.cost_per_hour, table.replicas or 1)
     cached = table.input_price if table.cached_input_price is None else table.cached_input_price
     return RemotePrice(table.input_price, cached, table.output_price)
+
+
+def speeds_of(weights_bytes: int) -> tuple[float, float]:
+    """Tokens a second of prompts and of answers, guessed from the size of a model's weights."""
+    size = max(1, weights_bytes)
+    return _PREFILL_BYTES / size, _DECODE_BYTES / size
 
 
 def nano(cost: float) -> int:
@@ -68,13 +79,20 @@ class LocalPrice:
     cost per hour times the share of it in which workers were busy. Cached tokens cost nothing.
 
     How long a prompt's token takes, and an answer's, is measured and forgotten exponentially. Until then, and
-    where one cannot be told from the other, the speeds given here say it, in tokens a second.
+    where one cannot be told from the other, the speeds given here say it, in tokens a second; and how much
+    faster or slower than these the `peers` have turned out, for a load and a machine that they share.
     """
 
     def __init__(
-        self, cost_per_hour: float, workers: int = 1, prefill_speed: float = 500.0, decode_speed: float = 30.0
+        self,
+        cost_per_hour: float,
+        workers: int = 1,
+        prefill_speed: float = 500.0,
+        decode_speed: float = 30.0,
+        peers: Sequence[LocalPrice] = (),
     ):
-        """`cost_per_hour` is that of all its workers together."""
+        """`cost_per_hour` is that of all its workers together. `peers` may have itself among them."""
+        self._peers = peers
         self.cost_per_hour = cost_per_hour
         self.workers = workers
         """How many there are now."""
@@ -92,7 +110,16 @@ class LocalPrice:
         """Of an answer; `cached_tokens` are those of the input that were not computed again."""
         computed = max(0.0, input_tokens - cached_tokens)
         seconds = computed * self._seconds[0] + output_tokens * self._seconds[1]
+        if self.slowness is None:
+            known = [slowness for peer in self._peers if (slowness := peer.slowness) is not None]
+            seconds *= median(known) if known else 1.0
         return seconds * self.cost_per_hour / (3600 * self.workers)
+
+    @property
+    def slowness(self) -> float | None:
+        """How many times longer its tokens took than the speeds given say; None before any was measured."""
+        busy, prompts, answers = self._sums[:3]
+        return busy / (prompts + answers) if busy else None
 
     def began(self, now: float) -> None:
         """A worker begins with a request. `now`: seconds of any clock that never goes back."""

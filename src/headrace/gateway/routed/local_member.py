@@ -17,7 +17,7 @@ from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.routing.candidate import circuit_open
 from headrace.routing.latency import Correction, Latency
-from headrace.routing.pricing import LocalPrice, RemotePrice
+from headrace.routing.pricing import LocalPrice, RemotePrice, speeds_of
 from headrace.routing.tables import ModelTable
 
 _MILLION = 1e6
@@ -32,11 +32,22 @@ class LocalMember(Member):
     goes_on = True
     tells_logprobs = True
 
-    def __init__(self, name: str, table: ModelTable, gateway: Gateway, *, workers: int):
-        """`workers`: those that its cost per hour pays for."""
+    def __init__(
+        self,
+        name: str,
+        table: ModelTable,
+        gateway: Gateway,
+        *,
+        workers: int,
+        weights_bytes: int,
+        prices: list[LocalPrice],
+    ):
+        """`workers`: those that its cost per hour pays for. Its price joins `prices`, all local models'."""
         super().__init__(name, table)
         self._gateway = gateway
-        self._price = LocalPrice(table.cost_per_hour, workers)
+        prefill, decode = speeds_of(weights_bytes)
+        self._price = LocalPrice(table.cost_per_hour, workers, prefill, decode, prices)
+        prices.append(self._price)
         self._speed = Latency()
         self._correction = Correction()
         """Of the first token, once the request's turn has come."""
