@@ -36,7 +36,7 @@ class Asked:
         given = Given("chatcmpl-1", self.watch, 0, np.array([0.5, 0.8]))
         self.recent.add(given, "alice", "chatcmpl-1", "req-7")
         self.kept: list[Score] = []
-        routes = feedback_routes(gateway, self.recent, self.kept.append)
+        routes = feedback_routes(gateway, lambda: self.recent, self.kept.append)
         self._app = Front(Starlette(routes=routes), gateway.callers, clock=time.monotonic, refuse=refuse)
 
     def post(self, body: object, key: str | None = KEYS["alice"]) -> httpx.Response:

@@ -38,7 +38,9 @@ def sample(watch: Watch, answered: int = 0, answer: str = "4", **more: Any) -> S
     request = ChatRequest(
         model="auto", messages=[ChatMessage(role="user", content=SECRET)], stream=True, **more
     )
-    return Sample("answer-1", watch, request, answer, answered, True, np.array([0.5, 0.6, 0.8]), COSTS)
+    return Sample(
+        "answer-1", watch, request, answer, answered, True, np.array([0.5, 0.6, 0.8]), COSTS[-1], COSTS
+    )
 
 
 @dataclass

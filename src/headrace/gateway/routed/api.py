@@ -20,6 +20,7 @@ from headrace.gateway.routed.routes import Routes
 from headrace.gateway.shadow.feedback import Recent, feedback_routes
 from headrace.gateway.state import Gateway
 from headrace.routing.candidate import Candidate
+from headrace.routing.store import Score
 
 
 class RouteRequest(ChatRequest, kw_only=True):
@@ -84,12 +85,16 @@ class ExplainedRoute(Struct):
 
 def routing_endpoints(gateway: Gateway) -> list[Path]:
     """Every path of it. Where nothing is routed they are there, too, and say so."""
-    router = gateway.router
-    if isinstance(router, Routes):
-        feedback = feedback_routes(gateway, router.recent, router.store.scored)
-    else:
-        feedback = feedback_routes(gateway, Recent(), lambda score: None)
-    return [*_route_endpoint(gateway), *feedback]
+    nobody = Recent()
+
+    def recent() -> Recent:
+        return gateway.router.recent if isinstance(gateway.router, Routes) else nobody
+
+    def keep(score: Score) -> None:
+        if isinstance(gateway.router, Routes):
+            gateway.router.store.scored(score)
+
+    return [*_route_endpoint(gateway), *feedback_routes(gateway, recent, keep)]
 
 
 def _route_endpoint(gateway: Gateway) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headrace.gateway.routed.execution import Execution
@@ -21,9 +21,14 @@ class RouteMetrics:
     """Counts and times, in the gateway's registry."""
 
     def __init__(
-        self, registry: CollectorRegistry, rules: Mapping[str, Rule], members: Mapping[str, Member]
+        self,
+        registry: CollectorRegistry,
+        rules: Mapping[str, Rule],
+        members: Mapping[str, Member],
+        dropped: Callable[[], int],
     ) -> None:
-        registry.register(_States(rules, members))
+        """`dropped`: samples for the shadow that came to no score."""
+        registry.register(_States(rules, members, dropped))
         self._answers = Counter(
             "headrace_routed_requests",
             "Routed requests by what they named, the model that answered, and how they ended.",
@@ -92,7 +97,10 @@ class RouteMetrics:
 class _States(Collector):
     """What watches and circuits are like when asked."""
 
-    def __init__(self, rules: Mapping[str, Rule], members: Mapping[str, Member]) -> None:
+    def __init__(
+        self, rules: Mapping[str, Rule], members: Mapping[str, Member], dropped: Callable[[], int]
+    ) -> None:
+        self._dropped = dropped
         self._rules = rules
         self._members = members
 
@@ -103,6 +111,11 @@ class _States(Collector):
         for name, member in self._members.items():
             circuit.add_metric([name], float(member.breaker.open))
         yield circuit
+        yield CounterMetricFamily(
+            "headrace_route_shadow_dropped",
+            "Samples that came to no score: the server was busy, a model failed, or the grader said none.",
+            self._dropped(),
+        )
         states = {name: rule.watch.state() for name, rule in self._rules.items() if rule.watch is not None}
         for metric, (text, value) in _WATCHED.items():
             gauge = GaugeMetricFamily(metric, text, labels=["policy"])

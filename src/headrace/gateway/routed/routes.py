@@ -88,7 +88,9 @@ class Routes:
                 )
         self.quality = self._quality(tables)
         self.rules = self._rules(tables)
-        self.metrics = RouteMetrics(gateway.metrics.registry, self.rules, self.members)
+        self.metrics = RouteMetrics(
+            gateway.metrics.registry, self.rules, self.members, lambda: self.shadow.dropped
+        )
         self._confidences = confidences_of(tables.routing.confidence)
         self._budgets = Budgets(tables.budgets, store)
         self._decider = Decider(self.members, self.quality, self._budgets)
@@ -192,7 +194,9 @@ class Routes:
         status = ""
         try:
             with self._gateway.admission.kept_open():
-                yield await execution.start()
+                running = await execution.start()
+                self._begun(execution)
+                yield running
             status = _status(execution)
         except asyncio.CancelledError:
             status = "cancelled"
@@ -217,6 +221,13 @@ class Routes:
             return learnt.chance(told), learnt.next_chance(told)
         return (float(np.exp(np.mean(told.logprobs))) if told.logprobs else told.good), None
 
+    def _begun(self, execution: Execution) -> None:
+        """The client may score its answer the moment that it has it."""
+        asking, watch = execution.route.asking, execution.route.rule.watch
+        if watch is not None:
+            given = given_of(execution, watch)
+            self.recent.add(given, asking.caller.name, asking.record.id, asking.record.request_id)
+
     def _ended(self, execution: Execution, status: str) -> None:
         route = execution.route
         self.metrics.ended(execution, status)
@@ -229,10 +240,6 @@ class Routes:
         if watch is None or status != "ok":
             return
         watch.earned(execution.cost)
-        asking = route.asking
-        self.recent.add(
-            given_of(execution, watch), asking.caller.name, asking.record.id, asking.record.request_id
-        )
         if (sample := sample_of(execution, watch)) is not None:
             self.shadow.offer(sample)
 

@@ -29,6 +29,8 @@ NOBODY = "(shadow)"
 """Who pays for the shadow in the ledger: no key can have this name."""
 _MOST_TOKENS = 4096
 """Of an answer in the shadow where the request sets no bound."""
+_GRADER_TOKENS = 250
+"""Of a grader's instructions, and of what it writes."""
 _ATTEMPTS = itertools.count()
 
 
@@ -73,7 +75,7 @@ def sample_of(execution: Execution, watch: Watch) -> Sample | None:
     if text is None or not isinstance(request, ChatRequest) or len(execution.spoken) != 1:
         return None
     (speaker,) = execution.spoken
-    if not speaker.ended:
+    if not speaker.ended or not route.prices.keys() >= set(watch.models):  # not all are this key's to ask
         return None
     column = route.rule.columns[speaker.name]
     will_do = [route.candidates[name].will_do for name in watch.models]
@@ -85,8 +87,16 @@ def sample_of(execution: Execution, watch: Watch) -> Sample | None:
         answered=column,
         promised=route.wants.quality == watch.quality and column == will_do.index(True),
         good=_good(route, watch),
+        grading=_grading(route, watch),
         costs=[route.candidates[name].cost for name in watch.models],
     )
+
+
+def _grading(route: Route, watch: Watch) -> float:
+    """The best model reads the prompt and every answer, and writes a mark for each."""
+    best, answers = route.candidates[watch.models[watch.best]], len(watch.models)
+    prompt = best.input_tokens + answers * best.output_tokens + _GRADER_TOKENS
+    return route.prices[best.name].cost(prompt, 0, _GRADER_TOKENS)
 
 
 def given_of(execution: Execution, watch: Watch) -> Given:

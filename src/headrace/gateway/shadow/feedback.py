@@ -78,11 +78,13 @@ class FeedbackAnswer(Struct):
     score: float
 
 
-def feedback_routes(gateway: Gateway, recent: Recent, keep: Callable[[Score], None]) -> list[Route]:
-    """The route. `keep` is given each score."""
+def feedback_routes(
+    gateway: Gateway, recent: Callable[[], Recent], keep: Callable[[Score], None]
+) -> list[Route]:
+    """The route. `recent` gives the answers that can be scored now; `keep` is given each score."""
 
     async def work(scope: Scope, body: FeedbackRequest) -> FeedbackAnswer:
-        given = recent.find(gateway.callers.identify(scope).name, body.id)
+        given = recent().find(gateway.callers.identify(scope).name, body.id)
         if given is None:
             raise RequestError(
                 f"No routed answer {body.id!r:.100} is known, or not any more.",

@@ -31,6 +31,8 @@ class Sample:
     """Whether the watch's slack chose that model: no limit of cost or latency, no failure was in the way."""
     good: NDArray[np.float64]
     """The chances of a good answer."""
+    grading: float
+    """What it is expected to cost to have the best model grade the answers once."""
     costs: Sequence[float]
     """What an answer of each model is expected to cost."""
 

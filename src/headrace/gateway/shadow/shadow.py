@@ -99,7 +99,7 @@ class Shadow:
 
     def _expected(self, sample: Sample) -> float:
         asked = sum(sample.costs[model] for model in sample.watch.asks(sample.good, sample.answered))
-        return asked + self._grader.asks * sample.costs[sample.watch.best]
+        return asked + self._grader.asks * sample.grading
 
     def _begin(self) -> None:
         while self._waiting and len(self._running) < self._at_once:
