@@ -1,12 +1,12 @@
 """What routing adds to the time to first token: through this gateway, and through LiteLLM's proxy.
 
-    make route-overhead ARGS="--rounds 300 --json"
+    make route-overhead ARGS="--rounds 60 --json"
 
 A Headrace with one small model is asked directly; through a second Headrace that only routes, by a policy
 that chooses between two names of that model; and through LiteLLM's proxy, which balances over two deployments
 of it. A third Headrace routes between two models of its own. All run on the same two cores. The same streamed
-request goes to each in turn, round after round; its prompt is in every cache, so that the model's own first
-token takes a few milliseconds and what lies before the model shows.
+request goes to each in turn, a few times, round after round; its prompt is in every cache, so that the model
+itself takes a few milliseconds to the first token, and what lies before it shows.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ Floats = NDArray[np.float64]
 MODEL = "smollm2-135m"
 START_SECONDS = 300.0
 RESAMPLES = 2000
+PAUSE_SECONDS = 0.005
+"""Between two requests: what is left to do after an answer is done by then."""
 LONGEST_MS, MOST_OF_PEER = 2.0, 0.1
 """What the gateway may add at the median, and as a share of what LiteLLM's proxy adds."""
 PROMPT = (
@@ -114,8 +116,9 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure what routing adds to the time to first token.")
-    parser.add_argument("--rounds", type=int, default=300, help="in each, every way is asked once")
-    parser.add_argument("--warm-up", type=int, default=40, help="rounds before those that count")
+    parser.add_argument("--rounds", type=int, default=40, help="in each, every way has its turn")
+    parser.add_argument("--together", type=int, default=10, help="requests of a turn, one after another")
+    parser.add_argument("--warm-up", type=int, default=4, help="rounds before those that count")
     parser.add_argument("--tokens", type=int, default=4, help="of each answer")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -131,7 +134,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "litellm_version": version,
         "load_before": round(load, 2),
-        "rounds": arguments.rounds,
+        "requests": arguments.rounds * arguments.together,
         "ttft_ms": {name: spread(values) for name, values in times.items()},
         **compared(times),
     }
@@ -179,17 +182,23 @@ def toml(name: str, fields: dict[str, Any]) -> str:
 
 
 def measure(found: Sequence[Way], arguments: argparse.Namespace) -> dict[str, Floats]:
-    """Milliseconds to the first text of each way, by round."""
+    """Milliseconds to the first text of each way, shape (rounds, requests of each round).
+
+    A few requests follow each other on each way, as under a steady load: of a process that has slept while
+    four others worked, the processor's caches hold nothing.
+    """
     clients = [Client(way, arguments.tokens) for way in found]
-    times: dict[str, list[float]] = {way.name: [] for way in found}
+    times: dict[str, list[list[float]]] = {way.name: [] for way in found}
     for number in range(-arguments.warm_up, arguments.rounds):
         # Nobody always follows the same one, whose end may still keep a core busy.
         first = number % len(clients)
         for client in (*clients[first:], *clients[:first]):
-            took = client.ask()
+            took = []
+            for _ in range(arguments.together):
+                took.append(client.ask())
+                time.sleep(PAUSE_SECONDS)
             if number >= 0:
                 times[client.way.name].append(took)
-            time.sleep(0.005)
     for client in clients:
         client.close()
     return {name: np.array(values) for name, values in times.items()}
@@ -208,7 +217,7 @@ def compared(times: dict[str, Floats]) -> dict[str, Any]:
     draw = np.random.default_rng(0)
     count = len(times[DIRECT])
     rows = draw.integers(count, size=(RESAMPLES, count))
-    resampled = {name: np.median(values[rows], axis=1) for name, values in times.items()}
+    resampled = {name: np.median(values[rows], axis=(1, 2)) for name, values in times.items()}
     middle = {name: float(np.median(values)) for name, values in times.items()}
     pairs = {"gateway": (GATEWAY, DIRECT), "litellm": (PEER, DIRECT), "local auto": (LOCAL, NAMED)}
     pairs |= {"local auto, to direct": (LOCAL, DIRECT)}
