@@ -8,15 +8,16 @@ namespace headrace {
 namespace {
 
 constexpr int kLanes = 8;
-static_assert(kCues % kLanes == 0);
 
 // In lanes, so that a compiler may use vectors without reordering a sum.
-float dot(const float* a, const float* b) {
+float dot(const float* a, const float* b, size_t size) {
   float sums[kLanes] = {};
-  for (int i = 0; i < kCues; i += kLanes)
+  size_t i = 0;
+  for (; i + kLanes <= size; i += kLanes)
     for (int lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
   float total = 0;
   for (float sum : sums) total += sum;
+  for (; i < size; ++i) total += a[i] * b[i];
   return total;
 }
 
@@ -33,11 +34,12 @@ PromptEstimator::PromptEstimator(Learnt learnt) : learnt_(std::move(learnt)) {
   if (!fits || !std::all_of(learnt_.anchors.begin(), learnt_.anchors.end(), within))
     throw std::invalid_argument("the estimator's arrays do not fit each other");
   near_.resize(rows);
+  anchors_.resize(anchors);
   squares_.resize(rows);
   values_.resize(models);
   for (size_t row = 0; row < rows; ++row) {
     const float* at = &learnt_.support[row * kCues];
-    squares_[row] = dot(at, at);
+    squares_[row] = dot(at, at, kCues);
   }
 }
 
@@ -51,13 +53,10 @@ void PromptEstimator::estimate(std::span<const uint8_t> text, std::span<double> 
     for (size_t m = 0; m < models; ++m) values_[m] += double(near_[row]) * learnt_.duals[row * models + m];
   add_bag(words_, 0);
   add_bag(letters_, 1);
+  for (size_t i = 0; i < anchors_.size(); ++i) anchors_[i] = near_[learnt_.anchors[i]];
   double known = 0;
-  const size_t anchors = learnt_.anchors.size();
-  for (size_t i = 0; i < anchors; ++i) {
-    float sum = 0;
-    for (size_t j = 0; j < anchors; ++j) sum += learnt_.inverse[i * anchors + j] * near_[learnt_.anchors[j]];
-    known += double(sum) * near_[learnt_.anchors[i]];
-  }
+  for (size_t i = 0; i < anchors_.size(); ++i)
+    known += double(dot(&learnt_.inverse[i * anchors_.size()], anchors_.data(), anchors_.size())) * anchors_[i];
   const double unknown = std::max(0.0, 1.0 - known);
   for (size_t m = 0; m < models; ++m) {
     good[m] = 1 / (1 + std::exp(-(learnt_.links[2 * m] + learnt_.links[2 * m + 1] * values_[m])));
@@ -71,9 +70,9 @@ void PromptEstimator::measure_nearness(const std::array<double, kCues>& cues) {
     const double deviations = (cues[i] - learnt_.centre[i]) / learnt_.scale[i];
     at[i] = float(std::clamp(deviations, -double(learnt_.furthest), double(learnt_.furthest)));
   }
-  const float own = dot(at, at), width = -learnt_.width / kCues;
+  const float own = dot(at, at, kCues), width = -learnt_.width / kCues;
   for (size_t row = 0; row < near_.size(); ++row) {
-    const float apart = own + squares_[row] - 2 * dot(at, &learnt_.support[row * kCues]);
+    const float apart = own + squares_[row] - 2 * dot(at, &learnt_.support[row * kCues], kCues);
     near_[row] = std::exp(std::max(apart, 0.0f) * width);
   }
 }

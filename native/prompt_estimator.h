@@ -38,6 +38,7 @@ class PromptEstimator {
   Learnt learnt_;
   Floats squares_;  // of the support's rows
   Floats near_;     // to each of them
+  Floats anchors_;  // the same, to the anchors
   std::vector<double> values_, terms_;
   Bag words_, letters_;
 };
