@@ -188,7 +188,7 @@ def figures(asked: Sequence[Asked], predicted: dict[str, float], limit: float) -
     told["impatient"]["kept"] = round(sum(kept) / len(kept), 3)
     away = told["patient"]["tiers"].get(CHEAP, 0) / len(groups["patient"])
     told["patient"]["share_on_cheap"] = round(away, 3)
-    errors = [abs(told[name]["predicted_off"]) for name in groups]
+    errors = [told[name]["median_error"] for name in groups]
     told["held"] = {
         f"{SHARE:.0%} of the impatient keep the limit": told["impatient"]["kept"] >= SHARE,
         "the patient stay cheap": away >= SHARE,
@@ -198,12 +198,13 @@ def figures(asked: Sequence[Asked], predicted: dict[str, float], limit: float) -
 
 
 def group(asked: Sequence[Asked], predicted: dict[str, float]) -> dict[str, Any]:
-    """Of one kind: `predicted_off` is by how much predictions are off, measured over predicted - 1."""
+    """Of one kind. `predicted_off`: by what part of itself the predicted time is too short, at the median, and
+    `median_error` by what part of the measured one it is off, in either direction."""
     if not asked:
         raise PeerError("too few requests: ask for more seconds")
     known = [each for each in asked if predicted.get(each.answer)]
     ratios = [each.first_token / predicted[each.answer] for each in known]
-    off = [abs(ratio - 1) for ratio in ratios]
+    off = [abs(1 / ratio - 1) for ratio in ratios]
     times = sorted(1000 * each.first_token for each in asked)
     return {
         "requests": len(asked),
