@@ -198,8 +198,8 @@ def figures(asked: Sequence[Asked], predicted: dict[str, float], limit: float) -
 
 
 def group(asked: Sequence[Asked], predicted: dict[str, float]) -> dict[str, Any]:
-    """Of one kind. `predicted_off`: by what part of itself the predicted time is too short, at the median, and
-    `median_error` by what part of the measured one it is off, in either direction."""
+    """Of one kind. `predicted_off`: by what part of itself the predicted time is too short, at the median;
+    `median_error`: by what part of the measured one it is off, in either direction."""
     if not asked:
         raise PeerError("too few requests: ask for more seconds")
     known = [each for each in asked if predicted.get(each.answer)]
