@@ -107,3 +107,15 @@ def test_whatever_was_seen_a_prediction_is_a_positive_time(
         latency.observed(tokens, first, each, others, float(at))
         assert 0 <= latency.first_token(100, 1) <= latency.first_token_by(100, 1) < 1e12
         assert 0 <= latency.per_token(3) < 1e12
+
+
+def test_what_short_predictions_were_off_by_is_not_multiplied_for_long_ones() -> None:
+    correction = Correction()
+    for number in range(60):
+        correction.observed(0.002 + 0.0001 * (number % 7), 0.05, float(number))
+    assert correction.corrected(0.002) == pytest.approx(0.05, rel=0.2)
+    assert correction.corrected(0.5) == pytest.approx(0.55, rel=0.2)
+    assert correction.by(0.5) < 1.3
+    for number in range(60):
+        correction.observed(0.5, 1.0, 60.0 + number)
+    assert correction.corrected(0.5) == pytest.approx(1.0, rel=0.1)

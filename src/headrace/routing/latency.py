@@ -6,6 +6,8 @@ from what its replicas are doing, and `Correction` learns by how much such predi
 
 from __future__ import annotations
 
+from collections import deque
+
 from headrace.routing.regression import Regression
 
 _FIRST_TOKEN = (0.4, 2e-4, 0.01, 1e-6)
@@ -14,6 +16,13 @@ request that runs at the same time."""
 
 _PER_TOKEN = (0.02, 2e-4)
 """Seconds, and more of them for each other request."""
+
+
+_REMEMBERED = 96
+"""Predictions by which it is known how far corrections reach."""
+
+_DOUBTFUL = 2.0
+"""How many times longer what lies beyond them takes at the worst."""
 
 
 class Latency:
@@ -48,22 +57,35 @@ class Latency:
 
 
 class Correction:
-    """Of predictions that somebody else makes, in seconds: an offset and a factor."""
+    """Of predictions that somebody else makes, in seconds: an offset and a factor.
+
+    What short ones were off by in proportion says little of long ones: beyond the longest prediction seen
+    lately, each further second is taken at its word.
+    """
 
     def __init__(self) -> None:
         self._regression = Regression((0.001, 1.0))
+        self._seen: deque[float] = deque(maxlen=_REMEMBERED)
 
     def corrected(self, predicted: float) -> float:
         """What it will be, at the median."""
-        return self._regression.predict((1.0, predicted))
+        within, beyond = self._divided(predicted)
+        return self._regression.predict((1.0, within)) + beyond
 
     def by(self, predicted: float, share: float = 0.95) -> float:
         """What it will keep below in this share of all cases."""
-        return self._regression.late((1.0, predicted), share)
+        within, beyond = self._divided(predicted)
+        return self._regression.late((1.0, within), share) + _DOUBTFUL * beyond
 
     def observed(self, predicted: float, measured: float, now: float) -> None:
         """What was predicted, uncorrected, took so long."""
+        self._seen.append(predicted)
         self._regression.observed((1.0, predicted), measured, now)
+
+    def _divided(self, predicted: float) -> tuple[float, float]:
+        """The part of a prediction that is like those seen, and what lies beyond."""
+        reach = max(self._seen, default=predicted)
+        return min(predicted, reach), max(0.0, predicted - reach)
 
 
 def _features(input_tokens: int, in_flight: int) -> tuple[float, ...]:
