@@ -65,3 +65,12 @@ def test_every_tier_of_the_best_model_will_do_and_a_watched_slack_replaces_the_p
     assert all(each.will_do for each in quality.judge(HARD, 0.9, slack=1.0).values())
     assert quality.promise(0.9, ["small", "fast"]) is not None
     assert quality.router is not None and quality.router.models == ("small", "slow", "fast")
+
+
+def test_without_a_promise_the_records_learnt_from_say_how_much_is_left_to_the_cheap_model() -> None:
+    quality = Quality(Router(train(questions(600))), ALIASES, ORDER)
+    among = ["slow-small", "fast-small", "big"]
+    slacks = [quality.slack(asked, among) for asked in (0.7, 0.9, 0.99)]
+    assert None not in slacks and slacks == sorted(slacks, reverse=True)  # type: ignore[type-var]
+    assert quality.slack(0.9, ["big", "new"]) is None
+    assert quality.slack(0.9, ["slow-small", "fast-small"]) is None

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.routing import artefact
+from headrace.routing.bargain import Bargain
+from headrace.routing.estimator import HeldOut
 from headrace.routing.risk import Promise
 from headrace.routing.router import Router
 
@@ -49,6 +51,7 @@ class Quality:
             first_day = artefact.first_day(list(dict.fromkeys(aliases[name] for name in order)))
             self._guesses = _by_name(first_day, aliases, unknown)
         self._aliases = dict(aliases)
+        self._bargains: dict[tuple[str, ...], Bargain | None] = {}
         self._means = {
             name: float(mean)
             for router in (self.router, self._guesses)
@@ -67,6 +70,35 @@ class Quality:
             return None
         return promise
 
+    def slack(self, quality: float, among: Sequence[str]) -> float | None:
+        """What a promise says, or else the records learnt from; None where neither says anything."""
+        promise = self.promise(quality, among)
+        if promise is not None:
+            return promise.slack
+        bargain = self._bargain(tuple(among))
+        return None if bargain is None else bargain.slack(quality)
+
+    def _bargain(self, among: tuple[str, ...]) -> Bargain | None:
+        """None where some of the models are not known, or all share one estimate."""
+        if among not in self._bargains:
+            self._bargains[among] = self._made(among)
+        return self._bargains[among]
+
+    def _made(self, among: tuple[str, ...]) -> Bargain | None:
+        router = self.router
+        if router is None or router.estimator.held_out is None or not set(among) <= set(router.models):
+            return None
+        alike: dict[str, int] = {}
+        for place, name in enumerate(router.models):
+            if name in among:
+                alike.setdefault(self._aliases[name], place)
+        if len(alike) < 2:
+            return None
+        columns = list(alike.values())
+        held_out = router.estimator.held_out
+        best = list(alike).index(self._aliases[self.best(among)])
+        return Bargain.of(HeldOut(held_out.good[:, columns], held_out.scores[:, columns]), best)
+
     def judge(
         self, prompt: str, quality: float, slack: float | None = None, among: Sequence[str] | None = None
     ) -> dict[str, Judged]:
@@ -77,8 +109,8 @@ class Quality:
         names = list(self._means) if among is None else among
         estimates = self._estimates(prompt, names)
         best = self.best(names)
-        if slack is None and (promise := self.promise(quality, names)) is not None:
-            slack = promise.slack
+        if slack is None:
+            slack = self.slack(quality, names)
         wanted = estimates[best][0]
         enough = quality * wanted if slack is None else wanted - slack
         return {
@@ -112,4 +144,8 @@ def _by_name(router: Router, aliases: Mapping[str, str], names: Sequence[str]) -
         for promise in router.promises
         if promise.best in cheapest
     )
-    return Router(replace(estimator, models=tuple(names), links=links, novelty=novelty, **chosen), promises)
+    held_out = estimator.held_out
+    if held_out is not None:
+        held_out = HeldOut(held_out.good[:, columns], held_out.scores[:, columns])
+    taken = replace(estimator, models=tuple(names), links=links, novelty=novelty, held_out=held_out, **chosen)
+    return Router(taken, promises)

@@ -90,8 +90,7 @@ class Decider:
     def _judge(self, rule: Rule, text: str, quality: float) -> Mapping[str, Judged]:
         slack = None
         if rule.watch is not None:
-            promise = self._quality.promise(quality, rule.models)
-            slack = rule.watch.slack_for(quality, None if promise is None else promise.slack)
+            slack = rule.watch.slack_for(quality, self._quality.slack(quality, rule.models))
         return self._quality.judge(text, quality, slack, rule.models)
 
     async def _candidate(

@@ -129,12 +129,11 @@ class Routes:
             return None
         alike = list(reversed(names.values()))
         best = names[tables.models[self.quality.best(models)].estimate_as]
-        promise = self.quality.promise(table.quality, models)
         watch = Watch(
             alike,
             best,
             table.quality,
-            slack=None if promise is None else promise.slack,
+            slack=self.quality.slack(table.quality, models),
             learnt="" if self.quality.router is None else fingerprint(self.quality.router),
             shadow=tables.routing.shadow,
             exploration=tables.routing.exploration_budget,
