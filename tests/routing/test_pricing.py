@@ -100,5 +100,7 @@ def test_what_is_not_measured_of_one_model_is_taken_from_its_peers() -> None:
     assert before == pytest.approx(large.cost(500, 0, 200) / 10)
     large.observed(60.0, 0, 60 * 300)  # ten times as fast as guessed, for many are answered at a time
     assert small.cost(500, 0, 200) == pytest.approx(before / 10)
-    small.observed(60.0, 0, 60 * 300)  # no faster than guessed
-    assert small.cost(0, 0, 200) == pytest.approx(200 / 300 / 3600)
+    small.observed(60.0, 0, 60 * 300)  # no faster than guessed, for it was asked for one answer at a time
+    together = 120 / (60 * 300 / 30 + 60 * 300 / 300)  # of the speeds guessed
+    assert small.cost(0, 0, 200) == pytest.approx(together * 200 / 300 / 3600)
+    assert small.cost(0, 0, 200) < large.cost(0, 0, 200)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Protocol
 
 from headrace.routing.tables import ModelTable
@@ -78,9 +77,12 @@ class LocalPrice:
     falls as the load rises. Time in which nothing runs is billed to nobody: over a day, requests pay the
     cost per hour times the share of it in which workers were busy. Cached tokens cost nothing.
 
-    How long a prompt's token takes, and an answer's, is measured and forgotten exponentially. Until then, and
-    where one cannot be told from the other, the speeds given here say it, in tokens a second; and how much
-    faster or slower than these the `peers` have turned out, for a load and a machine that they share.
+    How long a prompt's token takes, and an answer's, is measured and forgotten exponentially. Until then,
+    and where one cannot be told from the other, the speeds given here say it, in tokens a second; and how
+    much faster or slower than these all `peers` together have turned out. A model that is asked seldom has
+    its seconds shared by few; priced by them alone it would never be asked again, though its workers have
+    time to spare. So it is taken for no slower than all together, against the speeds given, and the rest of
+    its seconds is billed to nobody, like those in which nothing runs.
     """
 
     def __init__(
@@ -110,10 +112,16 @@ class LocalPrice:
         """Of an answer; `cached_tokens` are those of the input that were not computed again."""
         computed = max(0.0, input_tokens - cached_tokens)
         seconds = computed * self._seconds[0] + output_tokens * self._seconds[1]
-        if self.slowness is None:
-            known = [slowness for peer in self._peers if (slowness := peer.slowness) is not None]
-            seconds *= median(known) if known else 1.0
+        seconds *= self._against_peers()
         return seconds * self.cost_per_hour / (3600 * self.workers)
+
+    def _against_peers(self) -> float:
+        """What a measured time, or else the guess, is to be multiplied by."""
+        busy = sum(peer._sums[0] for peer in self._peers)
+        if not busy:
+            return 1.0
+        own, usual = self.slowness, busy / sum(peer._sums[1] + peer._sums[2] for peer in self._peers)
+        return usual if own is None else min(1.0, usual / own)
 
     @property
     def slowness(self) -> float | None:
