@@ -18,15 +18,15 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.errors import HeadraceError, RequestError
-from headrace.gateway.answering import Answering, Piece, Running
-from headrace.gateway.openai.answers import Usage
-from headrace.gateway.openai.requests import ChatMessage, ChatRequest
+from headrace.gateway.answering import Running
+from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.route_report import RouteReport
 from headrace.gateway.routed.attempt import Attempt, is_elsewhere
+from headrace.gateway.routed.continuing import can_go_on, continuing
 from headrace.gateway.routed.member import Member
 from headrace.gateway.routed.not_now import NotNowError
 from headrace.gateway.routed.route import Route
-from headrace.models.answer import Text
+from headrace.gateway.routed.routed_run import RoutedRun
 from headrace.routing.candidate import Candidate
 from headrace.routing.confidence import Told
 
@@ -274,7 +274,7 @@ class Execution:
         if not isinstance(error, HeadraceError):
             log.error("%s failed within", broken.name, exc_info=error)
         request = self.route.asking.request
-        if text is None or not is_elsewhere(error) or not _can_go_on(request):
+        if text is None or not is_elsewhere(error) or not can_go_on(request):
             raise error
         assert isinstance(request, ChatRequest)
         for name in self.route.plan.order:
@@ -283,7 +283,7 @@ class Execution:
             try:
                 attempt = self._attempt(name)
                 attempt.asking = dataclasses.replace(
-                    attempt.asking, request=_continuing(request, name, text, self._generated)
+                    attempt.asking, request=continuing(request, name, text, self._generated)
                 )
                 await attempt.open(whole=False)
             except Exception as failure:
@@ -325,100 +325,6 @@ class Execution:
         told, known = self.route.asking.record, attempt.asking.record
         told.id, told.run, told.model = known.id, run, known.model
         told.asked, told.queue_seconds = known.asked, known.queue_seconds
-
-
-class RoutedRun(Answering):
-    """The pieces of whoever speaks."""
-
-    def __init__(self, execution: Execution, attempt: Attempt):
-        self._execution = execution
-        self._attempt = attempt
-        self._text: list[str] | None = []
-        """What came so far; None where nobody could take it up."""
-
-    def __aiter__(self) -> RoutedRun:
-        return self
-
-    async def __anext__(self) -> Piece:
-        try:
-            piece = await self._attempt.next()
-        except StopAsyncIteration:
-            self._execution.complete = True
-            raise
-        except Exception as error:
-            try:
-                self._attempt = await self._execution.go_on(self._attempt, error, self.text)
-            except Exception as why:
-                self._execution.broken_off = why
-                raise
-            piece = await self._attempt.next()
-        if self._text is not None:
-            for part in piece[1]:
-                if not isinstance(part, Text):
-                    self._text = None
-                    break
-                self._text.append(part.text)
-        return piece
-
-    @property
-    def text(self) -> str | None:
-        """All that has come; None where it is not text alone."""
-        return None if self._text is None else "".join(self._text)
-
-    def usage(self) -> Usage:
-        """Of the answer that the client gets; with the route, whose cost counts what others tried, too."""
-        runs = [attempt.running.run.usage() for attempt in self._execution.spoken if attempt.running]
-        prompt, generated = runs[0].prompt_tokens, sum(usage.completion_tokens for usage in runs)
-        details = runs[0].prompt_tokens_details
-        return Usage(prompt, generated, prompt + generated, details, self._execution.report())
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds from the request's arrival."""
-        first = self._execution.spoken[0]
-        if first.first_token is None:
-            return None
-        return first.first_at - self._execution.route.asking.record.arrived
-
-    @property
-    def finish_reasons(self) -> list[str]:
-        """Of the sequences that have ended."""
-        assert self._attempt.running is not None
-        return list(self._attempt.running.run.finish_reasons)
-
-
-def _can_go_on(request: object) -> bool:
-    """Whether an answer can be taken up in the middle: one text, free in its form."""
-    return (
-        isinstance(request, ChatRequest)
-        and (request.n or 1) == 1
-        and not request.logprobs
-        and not request.continue_final_message
-        and all(
-            getattr(request, name) is None
-            for name in (
-                "response_format",
-                "structured_outputs",
-                "guided_json",
-                "guided_regex",
-                "guided_choice",
-                "guided_grammar",
-            )
-        )
-    )
-
-
-def _continuing(request: ChatRequest, name: str, text: str, used: int) -> ChatRequest:
-    """The request of one who is to go on after `text`, which has used so many tokens."""
-    left = {
-        field: max(1, limit - used)
-        for field in ("max_tokens", "max_completion_tokens")
-        if (limit := getattr(request, field)) is not None
-    }
-    messages = [*request.messages, ChatMessage("assistant", text)] if text else request.messages
-    return msgspec.structs.replace(
-        request, model=name, messages=messages, continue_final_message=bool(text) or None, **left
-    )
 
 
 def _ascii(text: str) -> bytes:
