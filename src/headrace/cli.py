@@ -82,6 +82,17 @@ def cli(ctx: click.Context, config: Path | None) -> None:
     ctx.default_map = dict.fromkeys([*cli.list_commands(ctx)], settings) | {
         "bench": dict.fromkeys(_BENCHES, settings)
     }
+    if ctx.invoked_subcommand == "route" and (database := _database(config, settings)) is not None:
+        ctx.default_map["route"] = {verb: {"database": database} for verb in ("report", "export")}
+
+
+def _database(config: Path | None, settings: dict[str, str]) -> str | None:
+    """Where the server of these settings keeps what became of its routes; None: at its usual place."""
+    named = read_fleet(config).routing.database
+    data_dir = os.environ.get("HEADRACE_DATA_DIR") or settings.get("data_dir")
+    if named is not None or data_dir is None:
+        return named
+    return str(Path(data_dir) / "routing.sqlite")
 
 
 @cli.command()

@@ -209,3 +209,28 @@ def test_two_servers_may_make_the_file_at_the_same_time(tmp_path: Path) -> None:
     started = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(4)]
     assert [each.wait() for each in started] == [0] * 4
     assert os.access(path, os.R_OK)
+
+
+def test_whoever_closes_the_file_first_leaves_the_log_to_those_who_still_write(tmp_path: Path) -> None:
+    """Another server that ends, and a shell that only looks, in processes of their own."""
+    path = tmp_path / "routing.sqlite"
+    other = f"""
+import sqlite3, sys
+from pathlib import Path
+from headrace.routing.store import Store
+if sys.argv[1] == "server":
+    Store(Path({str(path)!r})).close()
+else:
+    connection = sqlite3.connect({str(path)!r})
+    connection.execute("SELECT count(*) FROM decisions").fetchone()
+    connection.close()
+"""
+    with Store(path) as store:
+        store.decided(decision(1))
+        store.flush()
+        for kind in ("server", "shell"):
+            subprocess.run([sys.executable, "-c", other, kind], check=True)
+            assert path.with_name("routing.sqlite-wal").exists()
+        store.decided(decision(2))
+        store.flush()
+        assert rows(path, "SELECT count(*) FROM decisions") == [(2,)]

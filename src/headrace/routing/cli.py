@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import msgspec
@@ -183,7 +184,8 @@ def report(database: Path | None, days: int | None, as_json: bool, html: Path | 
     with closing(read_only(_database(database))) as connection:
         measured = measure(connection, 0.0 if days is None else time.time() - days * 86400)
     if html is not None:
-        html.write_text(page(measured), encoding="utf-8")
+        with _written(html) as file:
+            file.write(page(measured))
     if as_json:
         click.echo(json.dumps(asdict(measured)))
     elif not measured.answers and not measured.statuses:
@@ -202,11 +204,21 @@ def export(database: Path | None, output: Path, feedback: bool) -> None:
     A server keeps prompts only with keep-prompts in [routing].
     """
     count = 0
-    with closing(read_only(_database(database))) as connection, output.open("w", encoding="utf-8") as file:
+    with closing(read_only(_database(database))) as connection, _written(output) as file:
         for record in kept_records(connection, feedback=feedback):
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
             count += 1
     click.echo(f"{output}: {count} scores" + ("" if count else "; are prompts kept, and answers scored?"))
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[str]]:
+    """The file, to be written. Raises ConfigError where it cannot be."""
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _database(named: Path | None) -> Path:

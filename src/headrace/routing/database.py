@@ -7,6 +7,7 @@ the disk; readers and the writer do not wait for each other. What does wait for 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _make(path)
         connection = sqlite3.connect(
             path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -124,6 +125,16 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _make(path: Path) -> None:
+    """An empty file that is its owner's alone, where there is none.
+
+    One that is there is left alone: closing it would let go of the locks that this process holds on it, and
+    another that closes it would then think that nobody uses it any more, and take its log away.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def read_only(path: Path) -> sqlite3.Connection:

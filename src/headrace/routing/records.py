@@ -108,8 +108,8 @@ def _wide(path: Path, rows: list[dict[str, Any]], models: Sequence[str] | None) 
             raise ConfigError(f"{path}: has no column {name!r}; it has {', '.join(rows[0])}")
     if not models:
         raise ConfigError(f"{path}: no column holds scores between 0 and 1")
-    scores = [[_score(path, number, row[name]) for name in models] for number, row in enumerate(rows, 1)]
-    prompts = [_prompt(path, number, row["prompt"]) for number, row in enumerate(rows, 1)]
+    scores = [[_score(path, number, row.get(name)) for name in models] for number, row in enumerate(rows, 1)]
+    prompts = [_prompt(path, number, row.get("prompt")) for number, row in enumerate(rows, 1)]
     return Records(tuple(prompts), tuple(models), np.array(scores, np.float64))
 
 

@@ -188,10 +188,20 @@ def fail() -> dict[str, float]:
     raise KeyError(SECRET)
 
 
+def leave() -> dict[str, float]:
+    raise SystemExit(2)
+
+
+def say_nothing() -> Any:
+    return None
+
+
 @pytest.mark.parametrize(
     "grade",
     [
         fail,
+        leave,
+        say_nothing,
         dict,
         lambda: {"large": 7.0, "small": -1.0},
         lambda: {"large": float("nan")},

@@ -195,7 +195,7 @@ def _checked(rule: Rule, wants: Wants, candidates: Mapping[str, Candidate]) -> P
         raise
     except RequestError:
         raise
-    except Exception:
+    except (Exception, SystemExit):
         log.exception("the policy %s failed", rule.name)
     return Cheapest(rule.table).plan(wants, every)
 

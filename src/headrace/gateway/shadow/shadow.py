@@ -119,15 +119,13 @@ class Shadow:
             if self._busy():
                 self.dropped += 1
                 return
-            scores = await asyncio.wait_for(self._graded(sample, bill), _SECONDS)
+            self._tell(sample, await asyncio.wait_for(self._graded(sample, bill), _SECONDS))
         except (HeadraceError, asyncio.TimeoutError) as error:
             self.dropped += 1
             log.info("an answer was not scored: %s", type(error).__name__)
         except Exception as error:  # a user's grader
             self.dropped += 1
             log.warning("the grader failed: %s", type(error).__name__)
-        else:
-            self._tell(sample, scores)
         finally:
             sample.watch.spent(bill.cost - self._expected(sample))
 
@@ -150,7 +148,10 @@ class Shadow:
         async def ask(request: ChatRequest) -> str:
             return await bill.ask(best, in_the_shadow(request, best))
 
-        return await self._grader.grade(as_text(sample.request), answers, best, ask)
+        try:
+            return await self._grader.grade(as_text(sample.request), answers, best, ask)
+        except SystemExit as left:  # as a script's own end does; the server is not to end with it
+            raise RuntimeError("the grader exits") from left
 
     def _tell(self, sample: Sample, found: dict[str, float]) -> None:
         models = sample.watch.models
