@@ -140,7 +140,7 @@ def test_budgets_hold_exactly_under_fifty_clients_a_killed_server_and_a_restart(
 
     lives, dies = server("lives"), server("dies")
     with closing(connect(path)) as reading:
-        while not _spent(reading) or len(settled("dies")) < 300:
+        while not _spent(reading) or len(settled("dies")) < 50:
             assert _spent(reading) <= budget * NANO
             assert dies.poll() is None
             time.sleep(0.01)

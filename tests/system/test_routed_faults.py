@@ -30,7 +30,7 @@ from system.fault_proxy import FaultProxy
 from system.test_serve import Server, eventually, serving
 
 CLIENTS = 50
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "10"))
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "5"))
 """Of the load on a remote that fails."""
 FAR = """
 [models.far]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.gateway.routed.execution import Execution
+from headrace.routing.candidate import NOT_ALLOWED
 from headrace.routing.pricing import nano
 from headrace.routing.store import Decision
 
@@ -10,7 +11,8 @@ from headrace.routing.store import Decision
 def decision_of(execution: Execution, status: str, time: float) -> Decision:
     """What was predicted, and what came of it, once a model has answered; `time`: seconds since 1970."""
     route = execution.route
-    usable = {name: each for name, each in route.candidates.items() if not each.refused}
+    # Those, too, for which the budget was too small: what they would have cost is what it saved.
+    known = {name: each for name, each in route.candidates.items() if each.refused != NOT_ALLOWED}
     first = execution.spoken[0]
     usages = [usage for attempt in execution.spoken if (usage := attempt.usage) is not None]
     as_foreseen = first.number == 0
@@ -24,8 +26,8 @@ def decision_of(execution: Execution, status: str, time: float) -> Decision:
         why=route.plan.why,
         quality=route.wants.quality,
         best=route.best,
-        chances={name: each.good for name, each in usable.items()},
-        costs={name: nano(each.cost) for name, each in usable.items()},
+        chances={name: each.good for name, each in known.items()},
+        costs={name: nano(each.cost) for name, each in known.items()},
         predicted_first_token=first.candidate.first_token if as_foreseen else None,
         first_token=first.first_token,
         predicted_output_tokens=first.candidate.output_tokens,
