@@ -88,11 +88,13 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 
 def _database(config: Path | None, settings: dict[str, str]) -> str | None:
     """Where the server of these settings keeps what became of its routes; None: at its usual place."""
+    from headrace.routing.database import FILE
+
     named = read_fleet(config).routing.database
     data_dir = os.environ.get("HEADRACE_DATA_DIR") or settings.get("data_dir")
     if named is not None or data_dir is None:
         return named
-    return str(Path(data_dir) / "routing.sqlite")
+    return str(Path(data_dir) / FILE)
 
 
 @cli.command()

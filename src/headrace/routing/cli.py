@@ -18,7 +18,7 @@ from headrace.models.registry import home
 from headrace.option_types import FiniteNumber, WholeNumber
 from headrace.routing import artefact
 from headrace.routing.answers import learn_confidences, read_answers
-from headrace.routing.database import read_only
+from headrace.routing.database import FILE, read_only
 from headrace.routing.evaluate import evaluate as evaluate_trials
 from headrace.routing.evaluate import trials
 from headrace.routing.picture import page
@@ -222,7 +222,7 @@ def _written(path: Path) -> Iterator[IO[str]]:
 
 
 def _database(named: Path | None) -> Path:
-    return home() / "data" / "routing.sqlite" if named is None else named
+    return home() / "data" / FILE if named is None else named
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -22,6 +22,8 @@ VERSION = 1
 LOG_BYTES = 4 * 2**20
 """A log that has grown longer is cut to this when it begins anew."""
 
+FILE = "routing.sqlite"
+"""In the folder of the server's data, unless another is named."""
 LOCK_SECONDS = 2.0
 """A write waits at most so long for another server's; each takes well under a millisecond."""
 

@@ -15,7 +15,7 @@ from headrace.gateway.answering import Piece, Running
 from headrace.gateway.asking import Asking
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest
-from headrace.gateway.routed.member import Member, Outcome
+from headrace.gateway.routed.member import Member, Outcome, cost_of
 from headrace.gateway.routed.route import Route
 from headrace.routing.confidence import Told
 
@@ -164,10 +164,7 @@ class Attempt:
     def cost(self) -> float:
         """What it has cost by now."""
         usage = self.usage
-        if usage is None:
-            return 0.0
-        cached = usage.prompt_tokens_details.cached_tokens
-        return self._price.cost(usage.prompt_tokens, cached, usage.completion_tokens)
+        return 0.0 if usage is None else cost_of(self._price, usage)
 
     def ask_for_confidence(self) -> None:
         """Before it is opened: has the log-probabilities come along, where the model can tell them."""

@@ -78,6 +78,12 @@ class Outcome:
     """Seconds; None for an answer of one token."""
 
 
+def cost_of(price: RemotePrice, usage: Usage) -> float:
+    """What these tokens cost at this price."""
+    cached = usage.prompt_tokens_details.cached_tokens
+    return price.cost(usage.prompt_tokens, cached, usage.completion_tokens)
+
+
 class Member(ABC):
     """Belongs to one event loop. Times are on time.monotonic's clock."""
 

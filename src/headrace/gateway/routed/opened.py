@@ -11,11 +11,10 @@ from headrace.gateway.routed.routes import Routes, confidences_of, key_of
 from headrace.gateway.shadow.graders import grader_of
 from headrace.gateway.state import Gateway
 from headrace.routing import artefact
+from headrace.routing.database import FILE
 from headrace.routing.policies import policy_of
 from headrace.routing.store import Store
 from headrace.routing.tables import FleetTables
-
-DATABASE = "routing.sqlite"
 
 
 def check_tables(tables: FleetTables) -> None:
@@ -42,7 +41,7 @@ async def opened_routes(
         yield None
         return
     database = tables.routing.database
-    path = data_dir / DATABASE if database is None else Path(database)
+    path = data_dir / FILE if database is None else Path(database)
     with Store(path, keep_prompts=tables.routing.keep_prompts) as store:
         routes = Routes(tables, gateway, store, environment=os.environ, workers=workers)
         gateway.router, gateway.catalogue.elsewhere = routes, routes.names()

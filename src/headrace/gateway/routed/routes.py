@@ -290,7 +290,7 @@ def key_of(name: str, variable: str | None, environment: Mapping[str, str]) -> s
 
 
 def confidences_of(file: str | None) -> Mapping[str, Confidence]:
-    """By model, from a file of `headrace route train`."""
+    """By model, from a file of `headrace route confidence`."""
     if file is None:
         return {}
     try:

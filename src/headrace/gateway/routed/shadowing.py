@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import time
 
@@ -15,8 +14,9 @@ from headrace.gateway.keys import KeyLimits
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.request_log import RequestRecord
 from headrace.gateway.routed.accounts import Accounts
+from headrace.gateway.routed.attempt import is_broken
 from headrace.gateway.routed.execution import Execution
-from headrace.gateway.routed.member import Member
+from headrace.gateway.routed.member import Member, cost_of
 from headrace.gateway.routed.need import need_of
 from headrace.gateway.routed.route import Route
 from headrace.gateway.shadow.feedback import Given
@@ -31,7 +31,6 @@ _MOST_TOKENS = 4096
 """Of an answer in the shadow where the request sets no bound."""
 _GRADER_TOKENS = 250
 """Of a grader's instructions, and of what it writes."""
-_ATTEMPTS = itertools.count()
 
 
 async def ask_in_the_shadow(member: Member, request: ChatRequest, budgets: Budgets) -> Answered:
@@ -41,30 +40,29 @@ async def ask_in_the_shadow(member: Member, request: ChatRequest, budgets: Budge
     need, price = need_of(request), member.price_now()
     scope: Scope = {"type": "http", "path": "/shadow", "headers": [], "headrace.background": True}
     asking = Asking(scope, Caller(NOBODY, KeyLimits()), RequestRecord.of(scope), request, "shadow-")
-    expected, number = member.tokens(need), next(_ATTEMPTS)
+    expected = member.tokens(need)
     most = price.cost(member.most_input(need), 0, member.most_output(need, expected))
     accounts = Accounts(budgets, f"shadow-{secrets.token_hex(8)}", NOBODY)
-    accounts.reserve_cost(number, most)
+    accounts.reserve_cost(0, most)
     cost = 0.0
     usage = None
     member.began(time.monotonic(), expected)
     try:
-        pieces = []
+        pieces: list[str] = []
         async with member.answer(asking, counted=False) as running:
             try:
                 async for _, parts, _, _ in running.run:
-                    member.answered(time.monotonic())
                     pieces += [part.text for part in parts if isinstance(part, Text)]
             finally:
                 usage = running.run.usage()
-                cached = usage.prompt_tokens_details.cached_tokens
-                cost = price.cost(usage.prompt_tokens, cached, usage.completion_tokens)
+                cost = cost_of(price, usage)
+        member.answered(time.monotonic())  # once: the circuit weighs failures against it
     except BaseException as error:
-        member.said_nothing(time.monotonic(), error)
+        (member.failed if is_broken(error) else member.said_nothing)(time.monotonic(), error)
         raise
     finally:
         member.ended(time.monotonic(), expected, usage)
-        accounts.settle(number, cost)
+        accounts.settle(0, cost)
     return Answered("".join(pieces), cost)
 
 
