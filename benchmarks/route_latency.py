@@ -17,7 +17,6 @@ import json
 import os
 import random
 import sqlite3
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -30,6 +29,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from side_by_side.command import on_two_cores
 from side_by_side.ours import HEADRACE
 from side_by_side.process import PeerError, free_port, serving
 
@@ -55,13 +55,7 @@ class Asked:
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    try:
-        report = run(arguments)
-    except PeerError as error:
-        sys.exit(f"route-latency: {error}")
-    print(json.dumps(report, indent=2) if arguments.json else "\n".join(table(report)))
+    on_two_cores("route-latency", parse_arguments(), run, table)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -16,7 +16,6 @@ import contextlib
 import http.client
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from side_by_side.command import on_two_cores
 from side_by_side.litellm import LiteLlm
 from side_by_side.ours import HEADRACE
 from side_by_side.process import PeerError, free_port, serving
@@ -105,13 +105,7 @@ class Client:
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    try:
-        report = run(arguments)
-    except PeerError as error:
-        sys.exit(f"route-overhead: {error}")
-    print(json.dumps(report, indent=2) if arguments.json else "\n".join(table(report)))
+    on_two_cores("route-overhead", parse_arguments(), run, table)
 
 
 def parse_arguments() -> argparse.Namespace:
