@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from contextlib import ExitStack
@@ -94,6 +95,27 @@ def test_processes_that_start_at_once_pack_once_and_share_the_memory(
     assert len(set(inodes)) == 1
     assert sum(map(int, pss)) <= 1.2 * max(map(int, rss)), "all of them together take the memory of one"
     assert the_file(folder).stat().st_ino == int(inodes[0])
+
+
+def test_who_waits_for_the_packing_does_not_wait_for_the_packer_to_end(
+    synthetic_model: Path, folder: Path
+) -> None:
+    load(synthetic_model, folder)
+    path = the_file(folder)
+    path.rename(unfinished := path.with_suffix(".packing"))
+    packing, used = os.open(unfinished, os.O_RDWR), os.open(unfinished, os.O_RDONLY)
+    with ExitStack() as stack:
+        stack.callback(os.close, used)
+        fcntl.flock(packing, fcntl.LOCK_EX)
+        workers = [stack.enter_context(Talker(LOAD, synthetic_model, folder)) for _ in range(3)]
+        for worker in workers:
+            worker.say()
+        assert all(worker.silent(0.6) for worker in workers), "they wait"
+        unfinished.rename(path)
+        os.close(packing)
+        fcntl.flock(used, fcntl.LOCK_SH)  # as its user, at once
+        assert [worker.hear() for worker in workers] == ["loaded"] * 3
+    assert the_file(folder) == path
 
 
 def test_a_process_killed_while_it_packed_is_in_nobodys_way(synthetic_model: Path, folder: Path) -> None:

@@ -1,8 +1,8 @@
 """The folder of packed weights: made once, mapped by every process that runs the model.
 
 A file is packed under a temporary name and renamed when it is complete. Whoever packs it holds an exclusive
-lock on it, for which others wait; whoever uses it holds a shared one, so nobody takes it for unused. The
-kernel drops a lock with the process, however that ends.
+lock on it, and others look again until it is done; whoever uses it holds a shared one, so nobody takes it for
+unused. The kernel drops a lock with the process, however that ends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import mmap
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +40,7 @@ _LARGE = 16 * 2**20
 """Weights that the processor's caches do not hold, so that each step looks their addresses up."""
 _ENOUGH = 0.75
 """The least share of a file on huge pages with which it is as fast as memory of one's own."""
+_LOOK_AGAIN = 0.02  # seconds
 _MADV_POPULATE_READ = 22  # Linux 5.14; since Python 3.14 also in mmap
 
 log = logging.getLogger("headrace.worker")
@@ -74,20 +76,24 @@ class PackedCache:
         digest = weights.digest()
         path = self.path(digest)
         unfinished = path.with_suffix(_UNFINISHED)
+        waited = False
         while True:
             if (found := _open(path, digest, matrices)) is not None:
                 return found
             file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                _lock_exclusively(file)
-                if not _is_at(file, unfinished):  # another process finished it meanwhile
-                    continue
-                if (found := _open(path, digest, matrices)) is not None:
-                    unfinished.unlink()
-                    return found
-                return self._pack(file, path, matrices, weights, threads)
+                if not _lock_exclusively(file):
+                    if not waited:
+                        log.info("another process packs the weights; waiting for it")
+                        waited = True
+                elif _is_at(file, unfinished):  # else another process finished it meanwhile
+                    if (found := _open(path, digest, matrices)) is not None:
+                        unfinished.unlink()
+                        return found
+                    return self._pack(file, path, matrices, weights, threads)
             finally:
                 os.close(file)
+            time.sleep(_LOOK_AGAIN)
 
     def _pack(
         self, file: int, path: Path, matrices: Sequence[PackedMatrix], weights: Weights, threads: int
@@ -178,12 +184,15 @@ def _map(file: int, matrices: Sequence[PackedMatrix]) -> PackedWeights:
     return PackedWeights(copy, offsets(matrices), shared=False)
 
 
-def _lock_exclusively(file: int) -> None:
+def _lock_exclusively(file: int) -> bool:
+    """Whether nobody else has it locked. To wait for the lock could last as long as the other process runs:
+    who packed the file goes on to use it, and takes the shared lock before a waiting process is woken.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        log.info("another process packs the weights; waiting for it")
-        fcntl.flock(file, fcntl.LOCK_EX)
+        return False
+    return True
 
 
 def _is_at(file: int, path: Path) -> bool:
