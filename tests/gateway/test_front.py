@@ -107,3 +107,42 @@ def test_any_origin_may_ask_where_all_are_let_in() -> None:
 def test_no_page_may_ask_unless_told(server: RunningGateway) -> None:
     answer = ask(server, path="/health", origin="https://a.example")
     assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("x-headrace-qualty", "x-headrace-quality"),
+        ("x-headrace-max-first-token", "x-headrace-max-first-token-ms"),
+        ("X-Headrace-Time-Out", "x-headrace-timeout"),
+        ("x-headrace-", "x-headrace-models"),
+    ],
+)
+def test_a_misspelt_header_of_ours_is_refused_with_the_one_that_was_meant(
+    server: RunningGateway, misspelt: str, meant: str
+) -> None:
+    answer = httpx.post(f"{server.url}/v1/completions", json=BODY, headers={misspelt: "1"}, timeout=10)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, misspelt.lower())
+    assert (error["type"], error["code"]) == ("invalid_request_error", "unknown_header")
+    assert f"'{misspelt.lower()}'; did you mean '{meant}'?" in error["message"]
+
+
+def test_a_misspelt_header_is_refused_in_the_words_of_each_dialect(server: RunningGateway) -> None:
+    headers = {"x-headrace-modles": "a"}
+    refused = [httpx.post(server.url + path, headers=headers) for path in ("/v1/messages", "/api/chat")]
+    assert [answer.status_code for answer in refused] == [400, 400]
+    anthropics, ollamas = (answer.json() for answer in refused)
+    assert (anthropics["type"], anthropics["error"]["type"]) == ("error", "invalid_request_error")
+    assert "x-headrace-models" in ollamas["error"]
+
+
+def test_headers_that_are_not_ours_are_nobodys_business(server: RunningGateway) -> None:
+    headers = {"x-headraces-quality": "1", "headrace-quality": "1", "x-custom": "1"}
+    assert httpx.post(f"{server.url}/v1/completions", json=BODY, headers=headers).status_code == 200
+
+
+def test_who_has_no_key_is_told_of_that_first(guarded: RunningGateway) -> None:
+    assert ask(guarded, x_headrace_qualty="1").status_code == 401
+    assert ask(guarded, x_headrace_qualty="1", x_api_key=KEY).status_code == 400
+    assert ask(guarded, path="/health", x_headrace_qualty="1").status_code == 200

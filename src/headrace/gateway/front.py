@@ -1,4 +1,7 @@
-"""What every request passes before its endpoint: an id, CORS, a key. One call more for each chunk."""
+"""What every request passes before its endpoint: an id, CORS, a key, known headers.
+
+One call more for each chunk.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from headrace.errors import RequestError
 from headrace.gateway.callers import Caller, Callers
 from headrace.gateway.connection import send_json
 from headrace.gateway.errors import error_headers, error_json
+from headrace.gateway.header_names import check_headers
 
 OPEN_PATHS = frozenset({"/", "/health", "/docs", "/openapi.json"})
 """What a client may see without a key."""
@@ -53,7 +57,7 @@ class Front:
     ):
         """`origins` are those whose pages may ask, "*" for all; `clock` is that of the callers' limits.
 
-        `refuse` answers a request without a valid key.
+        `refuse` answers a request without a valid key, or with a header that is misspelt.
         """
         self._app = app
         self._callers = callers
@@ -83,6 +87,7 @@ class Front:
         if scope["path"] not in OPEN_PATHS:
             try:
                 self._callers.identify(scope)
+                check_headers(given)
             except RequestError as error:
                 await self._refuse(scope, receive, send, error)
                 return

@@ -33,6 +33,10 @@ class WantsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: ModelNames | None = None
 
 
+HEADERS = tuple(_PREFIX + field.replace("_", "-") for field in WantsBody.__struct_fields__)
+"""The same as headers."""
+
+
 @dataclass(frozen=True)
 class Wants:
     """What is asked for; None where nothing is.

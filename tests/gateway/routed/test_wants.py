@@ -22,6 +22,7 @@ from gateway.routed.fleet import (
     routed,
     text_of,
 )
+from headrace.gateway.header_names import ASKING, TELLING
 
 USED_UP = {"per_day": 1e-9}
 
@@ -44,6 +45,28 @@ def test_models_are_named_in_the_body_of_every_dialect(fleet: Fleet, dialect: st
     assert fleet.post(dialect, x_headrace_models="near").headers["x-headrace-model"] == "near"
     both = fleet.post(dialect, headrace={"models": ["far"]}, x_headrace_models="near")
     assert both.headers["x-headrace-model"] == "far"
+
+
+def test_what_an_answers_headers_tell_may_be_sent_back(fleet: Fleet) -> None:
+    told = {n: v for n, v in fleet.chat().headers.items() if n.startswith("x-headrace-")}
+    assert set(told) == {name.decode() for name in TELLING}
+    assert fleet.chat(**{name.replace("-", "_"): value for name, value in told.items()}).status_code == 200
+
+
+def test_all_that_a_route_may_be_asked_for_by_headers_is_known_at_the_front(fleet: Fleet) -> None:
+    asked = {
+        "quality": "0.5",
+        "max_first_token_ms": "1e6",
+        "min_tokens_per_second": "0.1",
+        "max_cost": "9",
+        "models": "near,far",
+        "timeout": "9",
+        "explain": "prefix",
+        "cache_salt": "x",
+    }
+    answer = fleet.chat(**{f"x_headrace_{name}": value for name, value in asked.items()})
+    assert answer.status_code == 200, answer.text
+    assert {f"x-headrace-{name.replace('_', '-')}".encode() for name in asked} == ASKING
 
 
 @pytest.mark.parametrize(
