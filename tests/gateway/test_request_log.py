@@ -18,7 +18,7 @@ LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?P<id>\S+) (?P<path>\S+) (?P<status>\d{3})"
     r" prompt=(?P<prompt>\d+) cached=(?P<cached>\d+) output=(?P<output>\d+)"
     r" ttft=(?P<ttft>-|\d+\.\d{3}) duration=(?P<duration>\d+\.\d{3}) queue=(?P<queue>-|\d+\.\d{3})"
-    r" model=(?P<model>\S+) key=(?P<key>\S+) request=(?P<request>\S+)"
+    r" model=(?P<model>\S+) key=(?P<key>\S+) request=(?P<request>\S+) policy=(?P<policy>\S+)"
 )
 
 
@@ -52,11 +52,8 @@ def test_a_request_is_one_line_of_figures(stream: bool) -> None:
         line = only(lines)
     assert line["id"] in answer.text and line["id"].startswith("cmpl-")
     assert (line["path"], line["status"]) == ("/v1/completions", "200")
-    assert (line["model"], line["key"], line["request"]) == (
-        "fake",
-        "anonymous",
-        answer.headers["x-request-id"],
-    )
+    assert (line["model"], line["policy"], line["key"]) == ("fake", "-", "anonymous")
+    assert line["request"] == answer.headers["x-request-id"]
     assert (line["prompt"], line["cached"], line["output"]) == ("6", "2", "5")
     assert 0 < float(line["ttft"]) < float(line["duration"])
     assert not re.search("secret|Water", lines[0])

@@ -31,6 +31,8 @@ class RequestRecord:
     scope: Scope = field(default_factory=dict)
     """The request's, for its id, its caller and its headers."""
     model: str = "-"
+    policy: str = "-"
+    """Which chose the model; "-" where the request named one."""
     asked: msgspec.Struct | None = None
     """The body in OpenAI's words."""
     queue_seconds: float | None = None
@@ -75,6 +77,7 @@ class RequestRecord:
             "model": self.model,
             "key": self.caller,
             "request": self.request_id,
+            "policy": self.policy,
         }
 
     def text(self) -> Any:

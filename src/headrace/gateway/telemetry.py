@@ -121,6 +121,8 @@ def _attributes(
         found["error.type"] = "client_gone" if status == CLIENT_GONE else str(status)
     if record.model != "-":
         found["gen_ai.request.model"] = found["gen_ai.response.model"] = record.model
+    if record.policy != "-":
+        found["headrace.policy"] = record.policy
     for name, attribute in _ASKED.items():
         if (value := getattr(record.asked, name, None)) is not None:
             found[f"gen_ai.request.{attribute}"] = value

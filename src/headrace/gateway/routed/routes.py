@@ -186,6 +186,8 @@ class Routes:
     @asynccontextmanager
     async def answer(self, asking: Asking) -> AsyncIterator[Running]:
         """The answer, for as long as the block runs; leaving it cancels what still runs."""
+        if not self.rules[asking.request.model].named:
+            asking.record.policy = asking.request.model
         began = time.perf_counter()
         route = await self.decide(asking)
         self.metrics.decided(route.rule.name, time.perf_counter() - began)
