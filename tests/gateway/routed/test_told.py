@@ -1,4 +1,4 @@
-"""What is told of routed requests, to the operator: the policy that chose, in the log and in the store."""
+"""What the operator is told of routed requests: the policy that chose, and what went wrong with one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from gateway.remotes.upstream import openai_answer
 from gateway.routed.fleet import DEAR, FAR_FIRST, eventually, far, here, routed
 from headrace.gateway.request_log import log_requests
+from headrace.gateway.routed.mishaps import Mishaps
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -36,3 +37,34 @@ def test_a_refusal_is_logged_with_the_policy_that_found_no_model(tmp_path: Path)
         assert fleet.chat(headrace={"max_cost": 0}).status_code == 400
         eventually(lambda: lines)
     assert " 400 " in lines[0] and lines[0].endswith(" policy=auto")
+
+
+def test_a_policy_that_fails_is_told_of_in_full_once_and_then_as_a_count_each_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    times = iter((0.0, 1.0, 59.9, 60.0, 61.0, 119.9, 180.0))
+    mishaps, bug = Mishaps(lambda: next(times)), ZeroDivisionError("a bug")
+    for _ in range(7):
+        mishaps.happened("mine", "failed with", bug, bug)
+    first, second, third = caplog.records
+    assert first.getMessage() == "the policy mine failed with ZeroDivisionError('a bug')"
+    assert first.exc_info and not second.exc_info
+    assert "3 times more in 60 s; just now it failed with ZeroDivisionError" in second.getMessage()
+    assert "3 times more in 120 s" in third.getMessage()
+
+
+def test_the_cheapest_model_answers_where_a_policy_fails_and_each_policys_failures_are_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = {
+        "raises": {"kind": "gateway.routed.policies:Raising", "quality": 0.01},
+        "nonsense": {"kind": "gateway.routed.policies:Anything", "quality": 0.01},
+    }
+    with routed(
+        tmp_path, {"near": here(cost_per_hour=DEAR), "far": far(openai_answer())}, policies=broken
+    ) as fleet:
+        for name in [*broken] * 3:
+            why = fleet.chat(name).headers["x-headrace-why"]
+            assert why == f"cheapest of 2 with quality 0.01; {name} failed"
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 2 and "failed with ZeroDivisionError" in told[0] and "made no plan" in told[1]

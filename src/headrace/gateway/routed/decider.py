@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from starlette.types import Scope
 
@@ -28,8 +28,6 @@ from headrace.routing.policy import NoModelError, Plan
 from headrace.routing.pricing import RemotePrice, nano
 from headrace.routing.quality import Judged, Quality
 from headrace.routing.wants import Wants, wants_of
-
-log = logging.getLogger("headrace.gateway")
 
 _HEADERS = b"x-headrace-"
 _GUESS = 4
@@ -186,7 +184,7 @@ def _checked(rule: Rule, wants: Wants, candidates: Mapping[str, Candidate]) -> P
         plan = rule.policy.plan(wants, every)
         if _can_be_followed(plan, wants, every):
             return plan
-        log.error("the policy %s made no plan that can be followed: %.300r", rule.name, plan)
+        rule.mishaps.happened(rule.name, "made no plan that can be followed:", plan)
     except NoModelError as error:
         if error.wait > 0:
             raise UnavailableError(
@@ -195,13 +193,16 @@ def _checked(rule: Rule, wants: Wants, candidates: Mapping[str, Candidate]) -> P
         raise
     except RequestError:
         raise
-    except (Exception, SystemExit):
-        log.exception("the policy %s failed", rule.name)
-    return Cheapest(rule.table).plan(wants, every)
+    except (Exception, SystemExit) as error:
+        rule.mishaps.happened(rule.name, "failed with", error, error)
+    plan = Cheapest(rule.table).plan(wants, every)
+    return replace(plan, why=f"{plan.why}; {rule.name} failed")
 
 
 def _can_be_followed(plan: Plan, wants: Wants, candidates: Sequence[Candidate]) -> bool:
     """A policy of the user's may give anything."""
+    if not isinstance(plan, Plan):
+        return False
     able = {
         each.name
         for each in candidates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.gateway.routed.mishaps import Mishaps
 from headrace.routing.candidate import Candidate
 from headrace.routing.policies import Cheapest
 from headrace.routing.policy import Plan, Policy
@@ -25,6 +26,7 @@ class Rule:
     """Over its promise of quality; None where it makes none."""
     columns: Mapping[str, int] = field(default_factory=dict)
     """Of each model, its place in the watch's; tiers of the same weights share one."""
+    mishaps: Mishaps = field(default_factory=Mishaps)
 
     @property
     def named(self) -> bool:
