@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from headrace.config import SETTINGS, explain, options, read_file
+from headrace.config import SETTINGS, ConfigFile, explain, options
 from headrace.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ from headrace.errors import ConfigError
 @click.option("--config", type=click.Path(path_type=Path))
 @click.pass_context
 def verbs(ctx: click.Context, config: Path | None) -> None:
-    ctx.default_map = {"show": read_file(config)}
+    ctx.default_map = {"show": ConfigFile.read(config).settings()}
 
 
 @verbs.command()
@@ -101,6 +101,6 @@ def test_a_broken_file_is_named(text: str, told: str) -> None:
 
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
-    assert read_file(None) == {}
+    assert ConfigFile.read(None).settings() == {}
     with pytest.raises(ConfigError, match=r"absent.toml cannot be read"):
-        read_file(tmp_path / "absent.toml")
+        ConfigFile.read(tmp_path / "absent.toml")

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from headrace import __version__
-from headrace.config import explain, options, read_file, read_fleet, unknown_variables
+from headrace.config import ConfigFile, explain, options, unknown_variables
 from headrace.errors import HeadraceError
 
 _ELSEWHERE = {
@@ -78,19 +78,20 @@ def cli(ctx: click.Context, config: Path | None) -> None:
     """
     if (warning := unknown_variables(os.environ)) is not None:
         _tell(warning)
-    settings = read_file(config)
+    file = ctx.obj = ConfigFile.read(config)
+    settings = file.settings()
     ctx.default_map = dict.fromkeys([*cli.list_commands(ctx)], settings) | {
         "bench": dict.fromkeys(_BENCHES, settings)
     }
-    if ctx.invoked_subcommand == "route" and (database := _database(config, settings)) is not None:
+    if ctx.invoked_subcommand == "route" and (database := _database(file, settings)) is not None:
         ctx.default_map["route"] = {verb: {"database": database} for verb in ("report", "export")}
 
 
-def _database(config: Path | None, settings: dict[str, str]) -> str | None:
+def _database(file: ConfigFile, settings: dict[str, str]) -> str | None:
     """Where the server of these settings keeps what became of its routes; None: at its usual place."""
     from headrace.routing.database import FILE
 
-    named = read_fleet(config).routing.database
+    named = file.fleet().routing.database
     data_dir = os.environ.get("HEADRACE_DATA_DIR") or settings.get("data_dir")
     if named is not None or data_dir is None:
         return named
@@ -149,7 +150,9 @@ def serve(
         listen_workers = listen_workers or cluster.listen
         worker_secret_file = cluster.secret_file()
     models = [model] if Path(model).is_file() else [name.strip() for name in model.split(",")]
-    fleet = read_fleet(ctx.find_root().params["config"])
+    file = ctx.find_object(ConfigFile)
+    assert file is not None
+    fleet = file.fleet()
     if fleet.models and ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT:
         models = []
     sources = [*models, *(table.source for table in fleet.models.values() if not table.remote), model]

@@ -243,42 +243,45 @@ def options(*names: str) -> Callable[[Function], Function]:
     return decorate
 
 
-def read_file(path: Path | None) -> dict[str, str]:
-    """The settings in the file; in ./headrace.toml, if there is one, where `path` is None.
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """What stands in the file, parsed once; checked by whoever takes a part of it."""
 
-    Values come as text, to be checked as a flag's or a variable's would be. Raises ConfigError that names the
-    key and what was expected.
-    """
-    file, content = _content(path)
-    return _checked({key: value for key, value in content.items() if key not in _TABLES}, file)
+    path: Path
+    content: Mapping[str, object]
 
+    @classmethod
+    def read(cls, path: Path | None) -> ConfigFile:
+        """The file; ./headrace.toml, if there is one, where `path` is None. Raises ConfigError."""
+        file = path or Path(FILE)
+        if path is None and not file.is_file():
+            return cls(file, {})
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+        try:
+            return cls(file, tomllib.loads(file.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is not valid TOML: {error}") from None
 
-def read_fleet(path: Path | None) -> FleetTables:
-    """The tables of the same file: models and their prices, policies, budgets, routing.
+    def settings(self) -> dict[str, str]:
+        """Values as text, to be checked as a flag's or a variable's would be.
 
-    Raises ConfigError that names the table, the key and what was expected.
-    """
-    from headrace.routing.tables import read_tables
+        Raises ConfigError that names the key and what was expected.
+        """
+        return _checked({key: value for key, value in self.content.items() if key not in _TABLES}, self.path)
 
-    file, content = _content(path)
-    return read_tables({key: content[key] for key in _TABLES if key in content}, file)
+    def fleet(self) -> FleetTables:
+        """The tables: models and their prices, policies, budgets, routing.
 
+        Raises ConfigError that names the table, the key and what was expected.
+        """
+        from headrace.routing.tables import read_tables
 
-def _content(path: Path | None) -> tuple[Path, Mapping[str, object]]:
-    file = path or Path(FILE)
-    if path is None and not file.is_file():
-        return file, {}
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from None
-    return file, content
+        return read_tables({key: self.content[key] for key in _TABLES if key in self.content}, self.path)
 
 
 def unknown_variables(environment: Iterable[str]) -> str | None:
