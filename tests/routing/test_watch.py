@@ -14,7 +14,7 @@ from headrace.routing.risk import ALWAYS_BEST, chosen, greatest_slack
 from headrace.routing.router import Router
 from headrace.routing.watch import EAGER, Watch
 from headrace.routing.watched import NOT_PROMISED, fingerprint
-from routing.traffic import COSTS, MODELS, Floats, serve, traffic
+from routing.traffic import COSTS, MODELS, Floats, serve, traffic, will_do
 
 QUALITY = 0.95
 
@@ -79,14 +79,14 @@ def test_a_cheap_model_that_gets_worse_is_noticed_and_quality_restored_and_its_r
 def test_at_an_alarm_the_best_model_answers_everything_whatever_quality_is_asked_for() -> None:
     watch = promised(0.15)
     good, scores = np.array([0.9, 0.8]), np.array([0.0, 1.0])
-    assert watch.will_do(good).tolist() == [True, True]
+    assert will_do(watch, good) == [True, True]
     assert [watch.slack_for(quality, 0.3) for quality in (0.8, QUALITY, 0.99)] == [0.3, 0.15, 0.3]
     while not watch.state().alarms:
         assert not watch.state().drifted
         watch.scored(good, scores, 0)
     assert watch.state().scored < 40
     assert (watch.slack, watch.state().drifted) == (ALWAYS_BEST, True)
-    assert watch.will_do(good).tolist() == [False, True]
+    assert will_do(watch, good) == [False, True]
     for quality in (0.8, QUALITY, 0.99):
         assert watch.slack_for(quality, 0.3) == ALWAYS_BEST
 
@@ -156,7 +156,7 @@ def test_models_are_asked_that_some_slack_would_choose() -> None:
 def test_the_promise_is_about_the_best_model_even_where_another_costs_more() -> None:
     watch = Watch(("tiny", "best", "dear"), "best", QUALITY)
     good = np.array([0.69, 0.7, 0.6])
-    assert watch.will_do(good).tolist() == [True, True, False]
+    assert will_do(watch, good) == [True, True, False]
     assert watch.asks(good, 2) == [0, 1]
     watch.scored(good, np.array([1.0, 0.0, np.nan]), 0)
     watch.scored(good, np.array([0.5, 1.0, 0.25]), 2)
@@ -190,7 +190,7 @@ def test_choices_that_the_promise_did_not_make_are_no_evidence_against_it() -> N
 def _answers(watch: Watch, good: Floats, scores: Floats) -> list[object]:
     for number in range(len(good)):
         watch.scored(good[number], scores[number], 1)
-    return [watch.state(), watch.will_do(good[0]).tolist()]
+    return [watch.state(), will_do(watch, good[0])]
 
 
 def test_what_is_saved_is_taken_up_as_if_nothing_had_been() -> None:
@@ -240,7 +240,7 @@ def test_of_three_models_the_middle_one_has_its_share_and_only_those_asked_are_k
     watch = Watch(("tiny", "small", "large"), "large", 0.9, shadow=0.1, exploration=0.1)
     draw, models, scores = np.random.default_rng(1), [], three(30_000, 0)[1]
     for good, score in zip(three(30_000, 0)[0], scores, strict=True):
-        model = int(watch.will_do(good).argmax())
+        model = will_do(watch, good).index(True)
         models.append(model)
         watch.earned((0.1, 0.3, 1.0)[model])
         if watch.wants_sample(float(draw.random())):

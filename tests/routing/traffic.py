@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.routing.risk import ALWAYS_BEST
+from headrace.routing.risk import ALWAYS_BEST, least
 from headrace.routing.watch import Watch
 
 Floats = NDArray[np.float64]
@@ -55,12 +55,18 @@ class Served:
         return Served(self.got[request:], self.wanted[request:], self.models[request:], ())
 
 
+def will_do(watch: Watch, good: Floats) -> list[bool]:
+    """Which models will do for a request of the watched quality, as `Quality.judge` asks the watch."""
+    enough = least(float(good[watch.best]), watch.quality, watch.slack_for(watch.quality, None))
+    return [each >= enough or place == watch.best for place, each in enumerate(good.tolist())]
+
+
 def serve(watch: Watch, good: Floats, scores: Floats, seed: int, costs: Sequence[float] = COSTS) -> Served:
     """Sends each request to the first model that will do, and scores in the shadow what the watch wants."""
     draw = np.random.default_rng([seed, 1])  # not the draws that traffic is made with
     models, alarms = [], []
     for number, (chances, score) in enumerate(zip(good, scores, strict=True)):
-        model = int(watch.will_do(chances).argmax())
+        model = will_do(watch, chances).index(True)
         models.append(model)
         watch.earned(costs[model])
         if watch.wants_sample(float(draw.random())):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.routing import artefact
 from headrace.routing.bargain import Bargain
 from headrace.routing.estimator import HeldOut
-from headrace.routing.risk import Promise
+from headrace.routing.risk import Promise, least
 from headrace.routing.router import Router
 
 
@@ -111,8 +111,7 @@ class Quality:
         best = self.best(names)
         if slack is None:
             slack = self.slack(quality, names)
-        wanted = estimates[best][0]
-        enough = quality * wanted if slack is None else wanted - slack
+        enough = least(estimates[best][0], quality, slack)
         return {
             name: Judged(*estimates[name], estimates[name][0] >= enough or self._alike(name, best))
             for name in names

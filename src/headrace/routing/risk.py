@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,14 @@ _DEPTHS = np.array([_NORMAL.inv_cdf(chance) for chance in np.exp(_CHANCES)])
 _HEDGES = np.array([_NORMAL.pdf(depth) for depth in _DEPTHS]) / np.exp(_CHANCES)
 """By the logarithm of the chance that an option will pay: how many standard deviations of what is to come it
 is ahead, and its hedge as a multiple of its price, per such standard deviation."""
+
+
+Chance = TypeVar("Chance", float, Floats)
+
+
+def least(best: Chance, quality: float, slack: float | None) -> Chance:
+    """The chance from which on a model will do beside the best one's; without a slack quality says it."""
+    return quality * best if slack is None else best - slack
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.routing.estimator import Estimate, Estimator
 from headrace.routing.records import Records
-from headrace.routing.risk import Promise, chosen, greatest_slack
+from headrace.routing.risk import Promise, chosen, greatest_slack, least
 from headrace.routing.train import digests
 
 FEWEST = 50
@@ -61,10 +61,9 @@ class Router:
         estimate = self.estimator.estimate(prompt)
         promise = self.promise(quality)
         best = self.models.index(self.best if promise is None else promise.best)
-        wanted = estimate.good[best]
         if slack is None and promise is not None:
             slack = promise.slack
-        enough = estimate.good >= (quality * wanted if slack is None else wanted - slack)
+        enough = estimate.good >= least(float(estimate.good[best]), quality, slack)
         enough[best] = True
         names = tuple(name for name, will_do in zip(self.models, enough.tolist(), strict=True) if will_do)
         return Decision(estimate, names, promise)

@@ -108,11 +108,6 @@ class Watch:
             return self._known.slack if quality < self.quality else ALWAYS_BEST
         return promised
 
-    def will_do(self, good: Floats) -> NDArray[np.bool_]:
-        """Which models will do for a request of the watched quality; the best one always does."""
-        will_do: NDArray[np.bool_] = enough(good[None], self.best, self.quality, self._known.slack)[0]
-        return will_do
-
     def wants_sample(self, draw: float) -> bool:
         """Whether to score this request in the shadow; `draw`: uniform in [0, 1).
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.routing.drift import Calibration, Detector
+from headrace.routing.risk import least
 from headrace.routing.router import Router
 from headrace.routing.sequential import Shown
 
@@ -129,8 +130,7 @@ def fingerprint(router: Router) -> str:
 
 def enough(good: Floats, best: int, quality: float, slack: float | None) -> NDArray[np.bool_]:
     """Which models will do: (N, M) gives (N, M). Without a slack it is the estimates that say so."""
-    wanted = good[:, [best]]
-    will_do = good >= (quality * wanted if slack is None else wanted - slack)
+    will_do: NDArray[np.bool_] = good >= least(good[:, [best]], quality, slack)
     will_do[:, best] = True
     return will_do
 
