@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -119,3 +120,51 @@ def test_what_short_predictions_were_off_by_is_not_multiplied_for_long_ones() ->
     for number in range(60):
         correction.observed(0.5, 1.0, 60.0 + number)
     assert correction.corrected(0.5) == pytest.approx(1.0, rel=0.1)
+
+
+def test_what_was_learnt_is_taken_up_elsewhere_at_another_time() -> None:
+    latency, draw = Latency(), np.random.default_rng(0)
+    for at in range(150):
+        tokens, others = int(draw.integers(20, 8000)), int(draw.integers(0, 12))
+        seconds = 3 * steady(tokens, others, at) * float(draw.lognormal(0, 0.15))
+        latency.observed(tokens, seconds, 0.07 if at % 2 else None, others, float(at))
+    saved = latency.save()
+    assert saved == latency.save(), "as long as nothing is observed"
+    later = Latency()
+    assert later.load(json.loads(json.dumps(saved)), 1e6)
+    for tokens, others in ((50, 0), (1000, 3), (8000, 10)):
+        assert later.first_token(tokens, others) == pytest.approx(
+            latency.first_token(tokens, others), rel=0.1
+        )
+        known = latency.first_token_by(tokens, others)
+        assert later.first_token_by(tokens, others) == pytest.approx(known, rel=0.1)
+        assert later.per_token(others) == pytest.approx(latency.per_token(others), rel=0.1)
+    assert later.save() == saved
+
+
+def test_corrections_are_taken_up_and_with_them_how_far_they_reach() -> None:
+    correction, later = Correction(), Correction()
+    for number in range(60):
+        correction.observed(0.002 + 0.0001 * (number % 7), 0.05, float(number))
+    assert later.load(json.loads(json.dumps(correction.save())), 5.0)
+    for predicted in (0.002, 0.5):
+        assert later.corrected(predicted) == pytest.approx(correction.corrected(predicted), rel=0.02)
+        assert later.by(predicted) == pytest.approx(correction.by(predicted), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [None, [], {"first_token": 3, "per_token": []}, {"first_token": [[[1.0], 0.5, 0.0]], "per_token": []},
+     {"first_token": [[[0.0, 1.0, 1.0, 1.0], 0.5, 0.0]], "per_token": []},
+     {"first_token": [[[1.0, 1.0, 1.0, 1.0], -0.5, 0.0]], "per_token": []}],
+)  # fmt: skip
+def test_what_is_damaged_is_not_taken_up(saved: object) -> None:
+    latency = Latency()
+    assert not latency.load(saved, 0.0)
+    assert latency.save() == Latency().save()
+
+
+def test_nothing_learnt_is_taken_up_as_nothing() -> None:
+    latency = Latency()
+    assert latency.load(Latency().save(), 0.0)
+    assert latency.first_token(100, 1) == Latency().first_token(100, 1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -64,3 +67,26 @@ def test_whatever_was_seen_what_is_expected_is_within_the_limit(seen: list[tuple
         length.observed(cues_of(prompt), tokens, cut)
         for most in (1, 100, 10**9):
             assert 1 <= length.expected(cues_of(prompt), most) <= most
+
+
+def test_what_was_learnt_is_taken_up_elsewhere() -> None:
+    length, later = learnt(), OutputLength()
+    saved = length.save()
+    assert later.load(json.loads(json.dumps(saved)), 0.0)
+    assert later.save() == saved
+    for cues in (ASKED, TOLD):
+        assert later.expected(cues, 10**6) == pytest.approx(length.expected(cues, 10**6))
+        later.observed(cues, 30, cut=False)
+        length.observed(cues, 30, cut=False)
+        assert later.expected(cues, 10**6) == pytest.approx(length.expected(cues, 10**6))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"matrix": [[1.0]]}, {"right": [0.0]}, {"count": 0}, {"errors": "many"}, {"matrix": [[-9.0] * 7] * 7}],
+)
+def test_what_is_damaged_is_not_taken_up(damage: dict[str, Any]) -> None:
+    length = OutputLength()
+    assert not length.load(learnt(20).save() | damage, 0.0)
+    assert not length.load(None, 0.0)
+    assert length.save() == OutputLength().save()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -104,3 +106,43 @@ def test_what_is_not_measured_of_one_model_is_taken_from_its_peers() -> None:
     together = 120 / (60 * 300 / 30 + 60 * 300 / 300)  # of the speeds guessed
     assert small.cost(0, 0, 200) == pytest.approx(together * 200 / 300 / 3600)
     assert small.cost(0, 0, 200) < large.cost(0, 0, 200)
+
+
+def test_what_a_model_takes_alone_is_the_price_until_it_is_measured_at_work() -> None:
+    prices: list[LocalPrice] = []
+    wide, deep = (LocalPrice(3600.0, 1, *speeds_of(size), prices) for size in (10**9, 10**8))
+    prices += [wide, deep]
+    wide.alone(0.001, 0.01)
+    deep.alone(0.002, 0.04)
+    assert wide.cost(100, 0, 10) == pytest.approx(0.1 + 0.1)
+    assert deep.cost(100, 0, 10) == pytest.approx(0.2 + 0.4)
+    for _ in range(100):
+        wide.observed(2.0, 1000, 300)  # twice as fast as alone, for several share the steps
+    assert wide.cost(1000, 0, 300) == pytest.approx(2.0)
+    assert deep.cost(1000, 0, 300) == pytest.approx(7.0)
+
+
+def test_a_price_that_was_measured_is_taken_up_elsewhere() -> None:
+    price, draw = LocalPrice(3600.0), np.random.default_rng(0)
+    for _ in range(50):
+        prompt, answer = int(draw.integers(50, 4000)), int(draw.integers(5, 300))
+        price.observed(prompt / 2000 + answer / 50, prompt, answer)
+    guessed_otherwise = LocalPrice(1800.0, 1, *speeds_of(10**9))
+    assert guessed_otherwise.load(json.loads(json.dumps(price.save())), 0.0)
+    assert guessed_otherwise.cost(2000, 0, 50) == pytest.approx(price.cost(2000, 0, 50) / 2, rel=0.05)
+    assert guessed_otherwise.save() == price.save()
+    price.alone(0.001, 0.01)
+    later = LocalPrice(3600.0)
+    assert later.load(json.loads(json.dumps(price.save())), 0.0)
+    assert later.cost(2000, 0, 50) == pytest.approx(price.cost(2000, 0, 50))
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [None, {"alone": None, "sums": [1.0]}, {"alone": [0, 1], "sums": [0.0] * 6},
+     {"alone": None, "sums": [1.0, 0, 0, 0, 0, 0]}, {"alone": None, "sums": [1.0, 1.0, 1.0, 1.0, 9.0, 1.0]}],
+)  # fmt: skip
+def test_what_is_damaged_is_not_taken_up(saved: object) -> None:
+    price = LocalPrice(1.0)
+    assert not price.load(saved, 0.0)
+    assert price.save() == LocalPrice(1.0).save()

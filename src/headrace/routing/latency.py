@@ -7,8 +7,11 @@ from what its replicas are doing, and `Correction` learns by how much such predi
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
-from headrace.routing.regression import Regression
+import msgspec
+
+from headrace.routing.regression import Regression, SavedValues
 
 _FIRST_TOKEN = (0.4, 2e-4, 0.01, 1e-6)
 """Seconds before anything is known: at all, for each token of the prompt, and more of both for each other
@@ -55,6 +58,24 @@ class Latency:
         if per_token is not None:
             self._per_token.observed((1.0, in_flight), per_token, now)
 
+    def save(self) -> dict[str, Any]:
+        """What it learns from, as what JSON can hold. It does not change while nothing is observed."""
+        return {"first_token": self._first_token.save(), "per_token": self._per_token.save()}
+
+    def load(self, saved: object, now: float) -> bool:
+        """Takes up what `save` gave, as if the last of it were seen now. False for anything else."""
+        try:
+            values = msgspec.convert(saved, _SavedLatency)
+        except msgspec.ValidationError:
+            return False
+        first = self._first_token.load(values.first_token, now)
+        return self._per_token.load(values.per_token, now) and first
+
+
+class _SavedLatency(msgspec.Struct):
+    first_token: SavedValues
+    per_token: SavedValues
+
 
 class Correction:
     """Of predictions that somebody else makes, in seconds: an offset and a factor.
@@ -81,6 +102,17 @@ class Correction:
         """What was predicted, uncorrected, took so long."""
         self._seen.append(predicted)
         self._regression.observed((1.0, predicted), measured, now)
+
+    def save(self) -> SavedValues:
+        """What it learns from, as what JSON can hold. It does not change while nothing is observed."""
+        return self._regression.save()
+
+    def load(self, saved: object, now: float) -> bool:
+        """Takes up what `save` gave, as if the last of it were seen now. False for anything else."""
+        if not self._regression.load(saved, now):
+            return False
+        self._seen.extend(predicted for (_, predicted), _, _ in self._regression.save())
+        return True
 
     def _divided(self, predicted: float) -> tuple[float, float]:
         """The part of a prediction that is like those seen, and what lies beyond."""

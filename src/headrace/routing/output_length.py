@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 _READ = 300
 """Characters of each end of a prompt that are searched for wording."""
@@ -52,6 +55,18 @@ def cues_of(prompt: str) -> tuple[float, ...]:
 _CUES = len(cues_of(""))
 
 
+_Sum = Annotated[float, Meta(ge=-1e9, le=1e9)]
+
+
+class _Saved(msgspec.Struct):
+    """Sums over all answers, the older the less."""
+
+    matrix: list[list[_Sum]]
+    right: list[_Sum]
+    errors: Annotated[float, Meta(ge=0, le=1e9)]
+    count: Annotated[float, Meta(gt=0, le=1e9)]
+
+
 class OutputLength:
     """Of one model. A prompt comes as its `cues_of`."""
 
@@ -88,6 +103,32 @@ class OutputLength:
         self._right = keep * self._right + x * (middle + off * spread)
         self._errors = keep * self._errors + (off * spread) ** 2
         self._count = keep * self._count + 1
+        self._solve()
+
+    def save(self) -> dict[str, Any]:
+        """All that is known, as what JSON can hold. It does not change while nothing is observed."""
+        saved: dict[str, Any] = msgspec.to_builtins(
+            _Saved(self._matrix.tolist(), self._right.tolist(), self._errors, self._count)
+        )
+        return saved
+
+    def load(self, saved: object, now: float) -> bool:
+        """Takes up what `save` gave, however long ago. False for anything else."""
+        try:
+            known = msgspec.convert(saved, _Saved)
+        except msgspec.ValidationError:
+            return False
+        if len(known.right) != _CUES or [len(row) for row in known.matrix] != [_CUES] * _CUES:
+            return False
+        matrix = np.array(known.matrix, np.float64)
+        if not np.allclose(matrix, matrix.T) or np.linalg.eigvalsh(matrix)[0] < -_DOUBT / 2:
+            return False
+        self._matrix, self._right = matrix, np.array(known.right, np.float64)
+        self._errors, self._count = known.errors, known.count
+        self._solve()
+        return True
+
+    def _solve(self) -> None:
         pulled = self._matrix + _DOUBT * np.eye(_CUES)
         self._weights = np.linalg.solve(pulled, self._right + _DOUBT * self._prior).tolist()
 

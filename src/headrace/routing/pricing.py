@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from headrace.routing.tables import ModelTable
 
@@ -27,6 +30,10 @@ _DOUBT = 5.0
 
 _FARTHEST = 10.0
 """So many times, at most, the measured division differs from theirs."""
+
+
+_SHORTEST = 1e-9
+"""Seconds that a token takes at least."""
 
 
 class Price(Protocol):
@@ -70,6 +77,17 @@ class RemotePrice:
         return (computed * self.input + cached * self.cached_input + output_tokens * self.output) / 1e6
 
 
+_Token = Annotated[float, Meta(ge=_SHORTEST, le=1e6)]
+_Sum = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+class _Saved(msgspec.Struct):
+    """Of a local price: seconds of tokens alone, where they were measured, and the sums over all samples."""
+
+    alone: tuple[_Token, _Token] | None
+    sums: Annotated[list[_Sum], Meta(min_length=6, max_length=6)]
+
+
 class LocalPrice:
     """Divides a cost per hour among the requests that kept workers busy, by the tokens computed for them.
 
@@ -78,11 +96,12 @@ class LocalPrice:
     cost per hour times the share of it in which workers were busy. Cached tokens cost nothing.
 
     How long a prompt's token takes, and an answer's, is measured and forgotten exponentially. Until then,
-    and where one cannot be told from the other, the speeds given here say it, in tokens a second; and how
-    much faster or slower than these all `peers` together have turned out. A model that is asked seldom has
-    its seconds shared by few; priced by them alone it would never be asked again, though its workers have
-    time to spare. So it is taken for no slower than all together, against the speeds given, and the rest of
-    its seconds is billed to nobody, like those in which nothing runs.
+    and where one cannot be told from the other, it is what they take `alone`, or before that is measured,
+    what the speeds given here say, in tokens a second; and how much faster or slower than that all `peers`
+    together have turned out. A model that is asked seldom has its seconds shared by few; priced by them
+    alone it would never be asked again, though its workers have time to spare. So it is taken for no slower
+    than all together, against what each takes alone, and the rest of its seconds is billed to nobody, like
+    those in which nothing runs.
     """
 
     def __init__(
@@ -99,14 +118,18 @@ class LocalPrice:
         self.workers = workers
         """How many there are now."""
         self._prior = (1 / prefill_speed, 1 / decode_speed)
+        """Busy seconds as below, before any are measured."""
+        self._alone = False
+        """Whether these are measured."""
         self._seconds = self._prior
         """Busy seconds of one worker, for a token of a prompt and of an answer."""
         self._active = 0
         self._at = 0.0
         self._busy = self._input = self._output = 0.0
         """Of the sample that is being taken."""
-        self._sums = (0.0,) * 6
-        """Over all samples, the older the less: see `observed`."""
+        self._sums: tuple[float, ...] = (0.0,) * 6
+        """Over all samples, the older the less: busy seconds, tokens of prompts, of answers, and the products
+        of these two (first squared, mixed, second squared) over the seconds."""
 
     def cost(self, input_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         """Of an answer; `cached_tokens` are those of the input that were not computed again."""
@@ -120,14 +143,28 @@ class LocalPrice:
         busy = sum(peer._sums[0] for peer in self._peers)
         if not busy:
             return 1.0
-        own, usual = self.slowness, busy / sum(peer._sums[1] + peer._sums[2] for peer in self._peers)
+        own, usual = self.slowness, busy / sum(peer._expected for peer in self._peers)
         return usual if own is None else min(1.0, usual / own)
 
     @property
+    def _expected(self) -> float:
+        """The seconds that all which was computed would have taken by the priors."""
+        return self._sums[1] * self._prior[0] + self._sums[2] * self._prior[1]
+
+    @property
     def slowness(self) -> float | None:
-        """How many times longer its tokens took than the speeds given say; None before any was measured."""
-        busy, prompts, answers = self._sums[:3]
-        return busy / (prompts + answers) if busy else None
+        """How many times longer its tokens took than the priors say; None before any was measured."""
+        busy = self._sums[0]
+        return busy / self._expected if busy else None
+
+    def alone(self, prompt_token: float, answer_token: float) -> None:
+        """A token of a prompt, and of an answer, takes a worker so many seconds that computes nothing else.
+
+        It takes the place of the speeds that were guessed.
+        """
+        self._prior = (max(prompt_token, _SHORTEST), max(answer_token, _SHORTEST))
+        self._alone = True
+        self._seconds = self._solved()
 
     def began(self, now: float) -> None:
         """A worker begins with a request. `now`: seconds of any clock that never goes back."""
@@ -153,8 +190,7 @@ class LocalPrice:
         """
         if busy_seconds <= 0 or computed_tokens + output_tokens <= 0:
             return
-        prompts, answers = computed_tokens * self._prior[0], output_tokens * self._prior[1]
-        busy = busy_seconds
+        busy, prompts, answers = busy_seconds, computed_tokens, output_tokens
         new = (
             busy,
             prompts,
@@ -167,18 +203,43 @@ class LocalPrice:
         self._sums = tuple(keep * old + each for old, each in zip(self._sums, new, strict=True))
         self._seconds = self._solved()
 
+    def save(self) -> dict[str, Any]:
+        """What was measured, as what JSON can hold. It does not change while nothing is observed."""
+        saved: dict[str, Any] = msgspec.to_builtins(
+            _Saved(self._prior if self._alone else None, list(self._sums))
+        )
+        return saved
+
+    def load(self, saved: object, now: float) -> bool:
+        """Takes up what `save` gave, however long ago. False for anything else."""
+        try:
+            known = msgspec.convert(saved, _Saved)
+        except msgspec.ValidationError:
+            return False
+        busy, prompts, answers, squared, crossed, squared_too = known.sums
+        if (busy > 0) != (prompts + answers > 0) or crossed**2 > 1.001 * squared * squared_too:
+            return False
+        self._sums = tuple(known.sums)
+        if known.alone is not None:
+            self._prior, self._alone = known.alone, True
+        self._seconds = self._solved()
+        return True
+
     def _pass(self, now: float) -> None:
         self._busy += min(self._active, self.workers) * max(0.0, now - self._at)
         self._at = now
 
     def _solved(self) -> tuple[float, float]:
+        common = self.slowness
+        if common is None:
+            return self._prior
         busy, prompts, answers, squared, crossed, squared_too = self._sums
-        common = busy / (prompts + answers)
-        x, y = common * prompts, common * answers
-        xx, xy, yy = (common**2 * each for each in (squared, crossed, squared_too))
+        prompt, answer = (common * each for each in self._prior)
+        x, y = prompt * prompts, answer * answers
+        xx, xy, yy = prompt**2 * squared, prompt * answer * crossed, answer**2 * squared_too
         determinant = (xx + _DOUBT) * (yy + _DOUBT) - xy * xy
         first = ((x + _DOUBT) * (yy + _DOUBT) - xy * (y + _DOUBT)) / determinant
         second = ((y + _DOUBT) * (xx + _DOUBT) - xy * (x + _DOUBT)) / determinant
         first, second = (min(max(each, 1 / _FARTHEST), _FARTHEST) for each in (first, second))
-        scale = common * busy / (first * x + second * y)
-        return scale * first * self._prior[0], scale * second * self._prior[1]
+        scale = busy / (first * x + second * y)
+        return scale * first * prompt, scale * second * answer

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -36,6 +39,12 @@ _LEAST = 0.01
 
 _SHORTEST, _LONGEST = 1e-6, 1e5
 """Seconds; what is beyond is taken for these."""
+
+_Input = Annotated[float, Meta(ge=0, le=1e15)]
+_Time = Annotated[float, Meta(ge=_SHORTEST, le=_LONGEST)]
+_Age = Annotated[float, Meta(ge=0, le=1e10)]
+SavedValues = list[tuple[list[_Input], _Time, _Age]]
+"""x, y, and how many seconds before the last one it was seen."""
 
 _UNKNOWN = (-0.4, 0.0, 0.0, 0.4)
 """Logarithms of values over predictions that are added to those which were seen, for when these are few."""
@@ -72,13 +81,38 @@ class Regression:
         self._values.append((x, y, now))
         self._new += 1
         if self._new > len(self._values) // 8:
-            self._fit(now)
-            self._new = 0
-            self._off.clear()
-            self._off.extend(_UNKNOWN)
-            self._off.extend(math.log(y / self._plain(x)) for x, y, _ in self._values)
+            self._learn_anew(now)
         else:
             self._off.append(math.log(y / self._plain(x)))
+            self._follow_latest()
+
+    def save(self) -> SavedValues:
+        """What it learns from, as what JSON can hold. It does not change while nothing is observed."""
+        last = self._values[-1][2] if self._values else 0.0
+        return [(list(x), y, last - time) for x, y, time in self._values]
+
+    def load(self, saved: object, now: float) -> bool:
+        """Takes up what `save` gave, as if the last of it were seen now. False for anything else."""
+        try:
+            values = msgspec.convert(saved, SavedValues)
+        except msgspec.ValidationError:
+            return False
+        if any(len(x) != len(self._prior) or not x[0] for x, _, _ in values):
+            return False
+        self._values.extend((x, y, now - age) for x, y, age in values)
+        if self._values:
+            self._learn_anew(now)
+        return True
+
+    def _learn_anew(self, now: float) -> None:
+        self._fit(now)
+        self._new = 0
+        self._off.clear()
+        self._off.extend(_UNKNOWN)
+        self._off.extend(math.log(y / self._plain(x)) for x, y, _ in self._values)
+        self._follow_latest()
+
+    def _follow_latest(self) -> None:
         latest = sorted([*self._off][-min(_LATEST, len(self._values)) :])
         middle = len(latest) // 2
         self._factor = math.exp((latest[middle] + latest[~middle]) / 2)
