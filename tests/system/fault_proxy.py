@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+from gateway.remotes.upstream import Exchange, Script, Upstream
+
 _PAUSE = 5.0
 """Seconds of a stall: longer than anyone waits."""
 
@@ -25,15 +26,14 @@ class FaultProxy:
         self.url = ""
         self._upstream = host, port
         self._random = random.Random(seed)
-        self._tasks: set[asyncio.Task[object]] = set()
-        self._faults: dict[str, Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]] = {
+        self._faults: dict[str, Script] = {
             "reset": self._reset,
-            "closed": self._closed,
+            "closed": Exchange.cut,
             "stalled": self._stalled,
             "429": self._limited,
             "500": self._failed,
             "garbage": self._garbage,
-            "cut": self._cut,
+            "cut": self._some,
             "reset in the middle": self._reset_in_the_middle,
             "stalled in the middle": self._stalled_in_the_middle,
         }
@@ -41,94 +41,58 @@ class FaultProxy:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[FaultProxy]:
         """Listens on a free port until the block ends."""
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
+        async with Upstream(self._answer).serving() as listening:
+            self.url = listening.url
             yield self
-        finally:
-            server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                request = await _read(reader)
-                fault = "none"
-                if self._random.random() < self.share:
-                    fault = self._random.choice(list(self._faults))
-                self.done[fault] += 1
-                await (self._through if fault == "none" else self._faults[fault])(request, writer)
-        finally:
-            self._tasks.discard(task)
-            writer.close()
+    async def _answer(self, exchange: Exchange) -> None:
+        fault = "none"
+        if self._random.random() < self.share:
+            fault = self._random.choice(list(self._faults))
+        self.done[fault] += 1
+        with contextlib.suppress(OSError):
+            await (self._through if fault == "none" else self._faults[fault])(exchange)
+        await exchange.cut()
 
-    async def _through(self, request: bytes, writer: asyncio.StreamWriter, most: int | None = None) -> None:
+    async def _through(self, exchange: Exchange, most: int | None = None) -> None:
         """Hands the answer on, or its first bytes."""
         reader, upstream = await asyncio.open_connection(*self._upstream)
         try:
-            upstream.write(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+            lines = [
+                f"{name}: {value}\r\n" for name, value in exchange.headers.items() if name != "connection"
+            ]
+            begin = f"POST {exchange.path} HTTP/1.1\r\n{''.join(lines)}connection: close\r\n\r\n"
+            upstream.write(begin.encode("latin-1") + exchange.raw)
             while (most is None or most > 0) and (data := await reader.read(2**16 if most is None else most)):
                 most = None if most is None else most - len(data)
-                writer.write(data)
-                await writer.drain()
+                await exchange.send(data)
         finally:
             upstream.close()
 
-    async def _some(self, request: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _some(self, exchange: Exchange) -> None:
         """The head and a part of the body, mostly."""
-        await self._through(request, writer, self._random.randrange(100, 3000))
+        await self._through(exchange, self._random.randrange(100, 3000))
 
-    async def _reset(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()
+    async def _reset(self, exchange: Exchange) -> None:
+        exchange.writer.transport.abort()
 
-    async def _closed(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        pass
-
-    async def _stalled(self, request: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _stalled(self, exchange: Exchange) -> None:
         await asyncio.sleep(_PAUSE)
 
-    async def _limited(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        await _answer(writer, 429, b'{"error": {"message": "slow down"}}', b"retry-after: 0\r\n")
+    async def _limited(self, exchange: Exchange) -> None:
+        await exchange.answer(429, {"error": {"message": "slow down"}}, retry_after="0")
 
-    async def _failed(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        await _answer(writer, self._random.choice([500, 502, 503]), b"<h1>Oh</h1>")
+    async def _failed(self, exchange: Exchange) -> None:
+        await exchange.answer(self._random.choice([500, 502, 503]), b"<h1>Oh</h1>")
 
-    async def _garbage(self, request: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _garbage(self, exchange: Exchange) -> None:
         data = self._random.randbytes(500)
-        await _answer(writer, 200, b"data: " + data, b"content-type: text/event-stream\r\n")
+        await exchange.answer(200, b"data: " + data, content_type="text/event-stream")
 
-    async def _cut(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        await self._some(request, writer)
+    async def _reset_in_the_middle(self, exchange: Exchange) -> None:
+        await self._some(exchange)
+        await self._reset(exchange)
 
-    async def _reset_in_the_middle(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        await self._some(request, writer)
-        writer.transport.abort()
-
-    async def _stalled_in_the_middle(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        await self._some(request, writer)
+    async def _stalled_in_the_middle(self, exchange: Exchange) -> None:
+        await self._some(exchange)
         await asyncio.sleep(_PAUSE)
-
-
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    """A whole request."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        int(line.partition(b":")[2])
-        for line in head.split(b"\r\n")
-        if line.lower().startswith(b"content-length:")
-    )
-    return head + await reader.readexactly(length)
-
-
-async def _answer(writer: asyncio.StreamWriter, status: int, body: bytes, headers: bytes = b"") -> None:
-    writer.write(
-        b"HTTP/1.1 %d Told\r\n%bcontent-length: %d\r\nconnection: close\r\n\r\n"
-        % (status, headers, len(body))
-    )
-    writer.write(body)
-    await writer.drain()
