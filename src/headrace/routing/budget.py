@@ -14,13 +14,13 @@ from datetime import datetime, timezone
 
 from headrace.errors import RequestError
 from headrace.routing.ledger import Reservation, Spent, shown
+from headrace.routing.pace import DAY_SECONDS, allowance
 from headrace.routing.store import Store
 from headrace.routing.tables import BudgetTable
 
 log = logging.getLogger("headrace.routing")
 
 NANO = 10**9
-_DAY_SECONDS = 86400
 _REQUESTS_REMEMBERED = 10_000
 """So many requests whose attempts have all ended may yet have another."""
 
@@ -62,7 +62,7 @@ class Budgets:
         assert most >= 0 and attempt not in request.open
         if self._per_request is not None and request.cost + most > self._per_request:
             raise _over("per_request", self._per_request, self._per_request - request.cost, most, None)
-        day = int(now // _DAY_SECONDS)
+        day = int(now // DAY_SECONDS)
         wanted = Reservation(request_id, attempt, key, day, most)
         if self._binds_daily(key):
             self._set_aside(wanted)
@@ -123,19 +123,33 @@ class Budgets:
         """
         if not self._binds_daily(key):
             return self._per_request
-        key_limit = self._key_limit(key)
+        left = [budget - spent for budget, spent in self._of_day(key, now)]
+        left += [self._per_request] if self._per_request is not None else []
+        return max(0, min(left))
+
+    def in_pace(self, key: str, now: float) -> int | None:
+        """What a new request of this key may cost without getting ahead of the pace of a day's budgets.
+
+        Below 0 where they are ahead; None: no budget of a day. What is set aside counts as spent. Raises as
+        `left`.
+        """
+        if not self._binds_daily(key):
+            return None
+        return min(allowance(budget, now) - spent for budget, spent in self._of_day(key, now))
+
+    def _of_day(self, key: str, now: float) -> list[tuple[int, int]]:
+        """Each budget of this day that binds the key, and what is spent of it."""
         try:
-            spent = self._ledger.spent(int(now // _DAY_SECONDS), key)
+            spent = self._ledger.spent(int(now // DAY_SECONDS), key)
         except sqlite3.Error as error:
             log.error("spend cannot be read: %s", error)
             raise _unavailable() from error
-        left = [self._per_request] if self._per_request is not None else []
-        left += [self._per_day - spent.all] if self._per_day is not None else []
-        left += [key_limit - spent.key] if key_limit is not None else []
-        return max(0, min(left)) if left else None
+        key_limit = self._key_limit(key)
+        binding = [(self._per_day, spent.all)] if self._per_day is not None else []
+        return binding + ([(key_limit, spent.key)] if key_limit is not None else [])
 
     def _over_a_days(self, spent: Spent, wanted: Reservation, key_limit: int | None) -> OverBudget:
-        renews = float((wanted.day + 1) * _DAY_SECONDS)
+        renews = float((wanted.day + 1) * DAY_SECONDS)
         if key_limit is not None and spent.key + wanted.amount > key_limit:
             name = f"keys.{wanted.key}" if wanted.key in self._keys else "per_key_day"
             return _over(name, key_limit, key_limit - spent.key, wanted.amount, renews)

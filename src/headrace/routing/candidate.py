@@ -58,7 +58,8 @@ class Candidate:
     long as it may be. `first_token`, `per_token`: predicted seconds. `first_token_by`: what the first token
     keeps in all but few cases, where that is known; limits are held against it. `refused`: why it cannot be
     used now, "" where it can; `wait`: the seconds after which it may again, 0 where waiting does not help.
-    `last`: it may be tried although it is refused, where nothing else is left.
+    `last`: it may be tried although it is refused, where nothing else is left. `in_pace`: what it is expected
+    to cost does not get ahead of the pace of the day's budget; always so for policies that keep none.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Candidate:
     last: bool = False
     wait: float = 0.0
     first_token_by: float = 0.0
+    in_pace: bool = True
 
     @property
     def seconds(self) -> float:

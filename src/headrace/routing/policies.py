@@ -28,13 +28,22 @@ class Cheapest(Policy):
 class BestInBudget(Policy):
     """The model with the best chance of a good answer, within what the request and budgets allow to spend.
 
-    Quality and latency asked for are looked at first, the chance decides among those that meet both.
+    Quality and latency asked for are looked at first, the chance decides among those that meet both. Those
+    that would get ahead of the pace of the day's budget come after, the cheapest first.
     """
 
     def plan(self, wants: Wants, candidates: Sequence[Candidate]) -> Plan:
         """All usable models, those that will do before the others, a last resort last."""
-        order = sorted(usable(wants, candidates), key=lambda each: _rank(wants, each, -each.good, each.cost))
-        return _planned(self.table, wants, order, "best")
+
+        def rank(each: Candidate) -> tuple[float, ...]:
+            last = (-each.good, each.cost) if each.in_pace else (each.cost, -each.good)
+            return _rank(wants, each, not each.in_pace, *last)
+
+        order = sorted(usable(wants, candidates), key=rank)
+        kind = "best" if order[0].in_pace else "ahead of the day's pace: cheapest"
+        if order[0].in_pace and not all(each.in_pace for each in order):
+            kind = "best within the day's pace"
+        return _planned(self.table, wants, order, kind)
 
 
 class Cascade(Policy):

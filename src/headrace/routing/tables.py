@@ -103,6 +103,8 @@ class PolicyTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Start the next model, too, where the first token takes so many times what was predicted."""
     accept: Share | None = None
     """Of a cascade: the chance from which on an answer is accepted; default: from the quality asked for."""
+    pace: bool = False
+    """Of best-in-budget: the day's budgets are spread over the day, by cheaper models where need be."""
     options: dict[str, Any] = {}
     """For a class of the user's."""
 
@@ -172,6 +174,12 @@ def read_tables(content: Mapping[str, object], file: Path) -> FleetTables:
     routing = _read(content.get("routing", {}), RoutingTable, f"{file}: [routing]")
     _one_of(routing.grader, GRADERS, f"{file}: [routing] grader")
     budgets = _read(content.get("budgets", {}), BudgetTable, f"{file}: [budgets]")
+    for name, policy in policies.items():
+        if policy.pace and budgets.per_day is None and budgets.per_key_day is None and not budgets.keys:
+            raise ConfigError(
+                f"{file}: [policies.{name}] pace: there is no budget of a day to spread; set per-day, "
+                "per-key-day or keys in [budgets]"
+            )
     return FleetTables(models=models, policies=policies, budgets=budgets, routing=routing)
 
 
@@ -230,6 +238,8 @@ def _policy(table: object, models: Mapping[str, ModelTable], where: str) -> Poli
     _one_of(policy.kind, KINDS, f"{where} kind")
     if policy.accept is not None and policy.kind in ("cheapest", "best-in-budget"):
         raise ConfigError(f"{where} accept: only a cascade accepts answers by it, and this is {policy.kind}")
+    if policy.pace and policy.kind in ("cheapest", "cascade"):
+        raise ConfigError(f"{where} pace: only best-in-budget keeps one, and this is {policy.kind}")
     if policy.options and policy.kind in KINDS:
         raise ConfigError(f"{where} options: only for a class of your own, and this is {policy.kind}")
     for position, name in enumerate(policy.models or ()):

@@ -23,6 +23,7 @@ from gateway.routed.fleet import (
     text_of,
 )
 from headrace.gateway.header_names import ASKING, TELLING
+from headrace.routing import budget
 
 USED_UP = {"per_day": 1e-9}
 
@@ -223,6 +224,16 @@ def test_a_policy_of_the_users_is_followed(tmp_path: Path) -> None:
 def test_a_policy_that_fails_is_replaced_by_the_cheapest(tmp_path: Path, policy: dict[str, Any]) -> None:
     with routed(tmp_path, two(), policies={"auto": policy | {"quality": 0.01}}) as fleet:
         assert asked_in_turn(fleet) == "far"
+
+
+def test_ahead_of_the_days_pace_the_cheapest_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = {"auto": {"kind": "best-in-budget", "pace": True, "quality": 0.01}}
+    with routed(tmp_path, two(), policies=policies) as fleet:
+        assert fleet.chat().headers["x-headrace-why"] == "best of 2 with quality 0.01"
+        monkeypatch.setattr(budget, "allowance", lambda budget, now: 0)
+        answer = fleet.chat()
+        assert answer.headers["x-headrace-model"] == "far"
+        assert answer.headers["x-headrace-why"].startswith("ahead of the day's pace: cheapest of 2")
 
 
 def test_a_policy_of_the_users_exceeds_no_cost_that_is_asked_for(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from headrace.gateway.routed.rule import Rule
 from headrace.routing.budget import Budgets
 from headrace.routing.candidate import NOT_ALLOWED, Candidate, over_budget, too_short
 from headrace.routing.ledger import shown
+from headrace.routing.pace import paced
 from headrace.routing.policies import Cheapest
 from headrace.routing.policy import NoModelError, Plan
 from headrace.routing.pricing import RemotePrice, nano
@@ -69,6 +70,8 @@ class Decider:
                 left=left,
                 named=rule.named,
             )
+        if rule.table.pace:
+            candidates = paced(candidates, self._budgets.in_pace(asking.caller.name, time.time()))
         plan = _checked(rule, wants, candidates)
         identity = secrets.token_hex(12)
         return Route(
