@@ -24,7 +24,7 @@ from gateway.remotes.upstream import (
 from headrace.gateway.answering import Piece
 from headrace.gateway.deadline import Deadline
 from headrace.gateway.errors import UnavailableError
-from headrace.gateway.remotes.connections import proxy_for
+from headrace.gateway.remotes.dialling import proxy_for
 from headrace.gateway.remotes.errors import RemoteError
 
 MAKE_CERTIFICATE = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1"]
@@ -255,5 +255,5 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path_factory: pyte
 
 
 def test_a_server_without_remotes_loads_no_http_client() -> None:
-    program = "import sys, headrace.gateway.remotes.remote; sys.exit('aiohttp' in sys.modules)"
+    program = "import sys, headrace.gateway.remotes.remote as r; sys.exit('aiohappyeyeballs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,21 +1,18 @@
-"""HTTP to one remote: a pool of connections, and responses as they come. Only this module loads aiohttp."""
+"""HTTP to one remote: a pool of connections, and responses as they come."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import sys
-import urllib.request
-from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
-
-import aiohttp
-from aiohttp.connector import AddrInfoType
+import ssl
+from collections.abc import Mapping
 
 from headrace.gateway.deadline import Deadline
 from headrace.gateway.errors import UnavailableError
+from headrace.gateway.remotes.dialling import Dialler, ProxyError
 from headrace.gateway.remotes.errors import RemoteError, cut_off, garbage, timed_out, unreachable
+from headrace.gateway.remotes.http_connection import BrokenHttpError, HttpConnection, head_of
 
 _KEEP_ALIVE = 60.0
 """Seconds for which an unused connection stays open."""
@@ -26,34 +23,29 @@ _SETTLE = 0.1
 class Response:
     """A response whose status has come."""
 
-    def __init__(self, name: str, response: aiohttp.ClientResponse):
+    def __init__(self, name: str, connection: HttpConnection, pool: Connections):
         self._name = name
-        self._response = response
+        self._connection = connection
+        self._pool = pool
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def status(self) -> int:
+        self.status = connection.status
         """As in HTTP."""
-        return self._response.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """By name, in any case."""
-        return self._response.headers
+        self.headers: Mapping[str, str] = connection.headers
+        """By name in small letters."""
 
     async def read(self) -> bytes:
         """What has come next; empty at the end. Raises RemoteError."""
         try:
-            return await self._response.content.readany()
-        except (aiohttp.ClientError, OSError):
+            return await self._connection.read()
+        except OSError:
             raise cut_off(self._name) from None
-        except aiohttp.http_exceptions.HttpProcessingError:
+        except BrokenHttpError:
             raise garbage(self._name, "broken HTTP") from None
 
     async def read_all(self, most: int, seconds: float) -> bytes:
         """The body's first bytes, at most so many, or what there was before the time was over."""
         body = b""
-        timer = self._loop.call_later(seconds, self.close)
+        timer = self._loop.call_later(seconds, self.fail, timed_out(self._name, "did not end", seconds))
         try:
             while len(body) < most and (chunk := await self.read()):
                 body += chunk
@@ -65,26 +57,25 @@ class Response:
 
     def fail(self, error: RemoteError) -> None:
         """Closes the connection; whoever waits in `read` gets the error."""
-        self._response.content.set_exception(error)
-        self._response.close()
+        self._connection.fail(error)
 
     def close(self) -> None:
-        """Closes the connection, unless the response had ended."""
-        self._response.close()
+        """Gives the connection back where the response had ended, else closes it."""
+        self._pool.take_back(self._connection)
 
     async def settle(self) -> None:
         """Waits for the end, which is to be there by now, so that the connection can be used again."""
-        content = self._response.content
-        if not content.at_eof():
-            timer = self._loop.call_later(_SETTLE, self.close)
+        if not self._connection.at_end:
+            late = timed_out(self._name, "did not end its response", _SETTLE)
+            timer = self._loop.call_later(_SETTLE, self.fail, late)
             try:
-                while await content.readany():
+                while await self._connection.read():
                     pass
-            except (aiohttp.ClientError, OSError, aiohttp.http_exceptions.HttpProcessingError):
+            except (OSError, BrokenHttpError, RemoteError):
                 pass
             finally:
                 timer.cancel()
-        self._response.close()
+        self.close()
 
 
 class Connections:
@@ -93,84 +84,93 @@ class Connections:
     def __init__(self, name: str, url: str, headers: Mapping[str, str], connect_timeout: float):
         """`headers` may hold the key."""
         self._name = name
-        self._url = url
-        self._headers = dict(headers)
         self._connect_timeout = connect_timeout
-        self._proxy = proxy_for(url)
-        self._session: aiohttp.ClientSession | None = None
+        self._dialler = Dialler(url, connect_timeout)
+        headers = {**headers, **self._dialler.credentials}
+        self._head = head_of("POST", self._dialler.path, self._dialler.host, headers)
+        self._unused: list[tuple[float, HttpConnection]] = []
+        """With the times from which on they were, the last one at the end."""
+        self._used: set[HttpConnection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
 
     async def post(self, body: bytes, seconds: float) -> Response:
         """Sends the body, and waits for a response to begin, at most so long. Raises RemoteError."""
-        if self._session is None:
-            self._session = self._open()
+        connection: HttpConnection | None = None
         try:
             async with Deadline(seconds):
-                response = await self._session.post(
-                    self._url, data=body, proxy=self._proxy, allow_redirects=False
-                )
-        # Whatever aiohttp raises may hold the request's headers, and with them the key.
-        except UnavailableError:
-            raise timed_out(self._name, "did not begin to answer", seconds) from None
-        except aiohttp.ClientConnectorCertificateError:
-            raise unreachable(self._name, "its certificate is not valid") from None
-        except aiohttp.ConnectionTimeoutError:
-            raise timed_out(self._name, "could not be reached", self._connect_timeout) from None
-        except aiohttp.ClientConnectorError as error:
-            raise unreachable(self._name, _reason(error)) from None
-        except aiohttp.ClientResponseError:
-            raise garbage(self._name, "broken HTTP") from None
-        except (aiohttp.ClientError, OSError):
-            raise cut_off(self._name) from None
-        return Response(self._name, response)
+                connection = self._kept() or await self._connected()
+                self._used.add(connection)
+                connection.send(b"%scontent-length: %d\r\n\r\n" % (self._head, len(body)), body)
+                await connection.begun()
+        except BaseException as error:
+            if connection is not None:
+                self._used.discard(connection)
+                connection.close()
+            if isinstance(error, RemoteError):
+                raise
+            if isinstance(error, UnavailableError):
+                raise timed_out(self._name, "did not begin to answer", seconds) from None
+            if isinstance(error, BrokenHttpError):
+                raise garbage(self._name, "broken HTTP") from None
+            if isinstance(error, OSError):
+                raise cut_off(self._name) from None
+            raise
+        return Response(self._name, connection, self)
 
-    def _open(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=_KEEP_ALIVE, socket_factory=_socket_of(self._connect_timeout)
-            ),
-            headers=self._headers,
-            skip_auto_headers=("user-agent",),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            # Not bound to a task: how long an answer may take, its run looks after.
-            timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout),
-        )
+    async def _connected(self) -> HttpConnection:
+        """A new one. Raises RemoteError, which never holds the address: that is the operator's to know."""
+        try:
+            return await asyncio.wait_for(self._dialler.connect(), self._connect_timeout)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise timed_out(self._name, "could not be reached", self._connect_timeout) from None
+        except ssl.SSLCertVerificationError:
+            raise unreachable(self._name, "its certificate is not valid") from None
+        except ssl.SSLError:
+            raise unreachable(self._name, "no TLS connection came about") from None
+        except socket.gaierror:
+            raise unreachable(self._name, "its name cannot be resolved") from None
+        except OSError as error:
+            known = error.errno is not None and error.errno > 0
+            why = os.strerror(error.errno).lower() if known else "no connection came about"  # type: ignore[arg-type]
+            raise unreachable(self._name, why) from None
+        except ProxyError as error:
+            raise unreachable(self._name, str(error)) from None
+
+    def _kept(self) -> HttpConnection | None:
+        """The one that was used last, for it is the least likely to have been closed meanwhile."""
+        while self._unused:
+            _, connection = self._unused.pop()
+            if connection.reusable:
+                return connection
+        return None
+
+    def take_back(self, connection: HttpConnection) -> None:
+        """Its exchange is over. Where that had come to its end, the connection waits for another."""
+        if connection not in self._used:
+            return
+        self._used.remove(connection)
+        if not connection.reusable:
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        self._unused.append((loop.time(), connection))
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(_KEEP_ALIVE, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Closes what was not used for long."""
+        self._sweeper = None
+        old = loop.time() - _KEEP_ALIVE
+        while self._unused and self._unused[0][0] <= old:
+            self._unused.pop(0)[1].close()
+        if self._unused:
+            self._sweeper = loop.call_at(self._unused[0][0] + _KEEP_ALIVE, self._sweep, loop)
 
     async def close(self) -> None:
         """Closes all connections."""
-        if self._session is not None:
-            await self._session.close()
-
-
-def _socket_of(patience: float) -> Callable[[AddrInfoType], socket.socket]:
-    """Makes sockets that are closed where the other side takes nothing of what is sent for so many seconds.
-
-    Else a connection that was given up stays, with the request's body, until the other side has read that.
-    """
-
-    def make(address: AddrInfoType) -> socket.socket:
-        family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
-        if sys.platform == "linux":
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience))
-        return made
-
-    return make
-
-
-def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for the URL, if it does."""
-    parts = urlsplit(url)
-    if urllib.request.proxy_bypass(parts.hostname or ""):
-        return None
-    return urllib.request.getproxies().get(parts.scheme)
-
-
-def _reason(error: aiohttp.ClientConnectorError) -> str:
-    """Without the address, of which the operator may not want clients to know."""
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "its name cannot be resolved"
-    if isinstance(error, aiohttp.ClientConnectorSSLError):
-        return "no TLS connection came about"
-    number = error.os_error.errno
-    return os.strerror(number).lower() if number is not None and number > 0 else "no connection came about"
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in (*self._used, *(connection for _, connection in self._unused)):
+            connection.close()
+        self._unused.clear()
+        self._used.clear()
