@@ -21,7 +21,7 @@ from headrace.config import options
 from headrace.errors import ConfigError, ModelFileError
 from headrace.models.registry import DEFAULT_MODEL, models_folder, packed_folder
 from headrace.worker.cache_size import default_bytes
-from headrace.worker.host import free_memory, usable_cpus
+from headrace.worker.host import free_memory, processor, usable_cpus
 
 Status = Literal["ok", "warn", "missing"]
 
@@ -102,14 +102,11 @@ def _python() -> Check:
 
 def _processor() -> Check:
     """The processor's name, and those of its features that kernels can use."""
-    fields = dict[str, str]()
-    for line in _read("/proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip().lower(), value.strip())
-    name = fields.get("model name") or platform.processor() or platform.machine()
+    fields = processor()
     flags = set(fields.get("flags", fields.get("features", "")).split())
     found = [feature for feature in FEATURES if feature in flags]
-    return Check("processor", "ok", f"{name}; {', '.join(found) or 'no vector features that kernels use'}")
+    vectors = ", ".join(found) or "no vector features that kernels use"
+    return Check("processor", "ok", f"{fields['model name']}; {vectors}")
 
 
 def _kernels() -> Check:

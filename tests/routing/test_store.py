@@ -234,3 +234,18 @@ else:
         store.decided(decision(2))
         store.flush()
         assert rows(path, "SELECT count(*) FROM decisions") == [(2,)]
+
+
+def test_what_is_damaged_of_what_was_learnt_counts_as_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "routing.sqlite"
+    with Store(path) as store:
+        for name in ("cut off", "no text"):
+            store.remember(name, [1.5, None])
+        store.flush()
+        with closing(database.connect(path)) as other:
+            other.execute("UPDATE learnt SET value = substr(value, 1, 3) WHERE name = 'cut off'")
+            other.execute("UPDATE learnt SET value = x'ff00' WHERE name = 'no text'")
+        assert store.recall("cut off") is store.recall("no text") is None
+        assert "'cut off' is damaged" in caplog.text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.worker.host import CoreGroup, core_group, free_memory, usable_cpus
+from headrace.worker.host import CoreGroup, core_group, free_memory, processor, usable_cpus
 
 GIB = 1 << 30
 
@@ -123,3 +123,9 @@ def test_processes_share_cores_by_the_hosts_numbers_or_within_the_group_whose_qu
     assert group.name
     assert machine.cores(7, 8, 9) == group, "whatever CPUs their masks say, they share the quota"
     assert machine.cores(5, 1) == CoreGroup("", [1, 5]), "the quota allows no fewer"
+
+
+def test_the_processor_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor : 0\nModel name : Any X-1\n\nmodel name : Another\n")
+    assert processor(tmp_path)["model name"] == "Any X-1"
+    assert processor(tmp_path / "absent")["model name"]

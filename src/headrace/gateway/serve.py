@@ -38,7 +38,7 @@ from headrace.gateway.waiting_room import Capacity
 from headrace.models.local import LocalFile, local_file
 from headrace.models.registry import home, resolve_to_run
 from headrace.routing.tables import FleetTables
-from headrace.worker.host import free_memory
+from headrace.worker.host import free_memory, processor, usable_cpus
 from headrace.worker.messages import Ready
 from headrace.worker.settings import WorkerSettings
 
@@ -236,7 +236,8 @@ async def _serve(
                 "Ctrl-C again ends it at once"
             )
 
-        routes = opened_routes(settings.fleet, gateway, settings.data_dir or home() / "data", workers)
+        data_dir = settings.data_dir or home() / "data"
+        routes = opened_routes(settings.fleet, gateway, data_dir, workers, _machine(settings.worker))
         async with gateway.batches, routes:
             await serve(
                 gateway,
@@ -248,6 +249,12 @@ async def _serve(
                 stop_engines=lambda: catalogue.drain(_WORKER_EXIT_SECONDS),
             )
     tell("ended")
+
+
+def _machine(worker: WorkerSettings) -> str:
+    """What models run on, and how, as far as their speed depends on it."""
+    threads = worker.threads or usable_cpus()
+    return f"{processor()['model name']}, {threads} threads, {worker.backend}, speculates {worker.speculate}"
 
 
 def _first_to_ask(catalogue: Catalogue, routed: Sequence[str]) -> tuple[str, bool]:

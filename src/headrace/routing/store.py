@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from headrace.routing.database import (
     LOG_BYTES,
     begin_log_anew,
@@ -169,13 +171,17 @@ class Store:
 
     def remember(self, name: str, value: object) -> None:
         """Keeps what a part of the routing has learnt, as JSON; it takes the place of what had that name."""
-        self._put("INSERT OR REPLACE INTO learnt", (name, json.dumps(value)))
+        self._put("INSERT OR REPLACE INTO learnt", (name, msgspec.json.encode(value).decode()))
 
     def recall(self, name: str) -> Any:
-        """What was remembered by that name before the last flush; None where nothing was."""
-        with self._writing:
-            row = self._at_once.execute("SELECT value FROM learnt WHERE name = ?", (name,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        """What was remembered by that name before the last flush; None where nothing was or it is damaged."""
+        try:
+            with self._writing:
+                row = self._at_once.execute("SELECT value FROM learnt WHERE name = ?", (name,)).fetchone()
+            return None if row is None else json.loads(row[0])
+        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
+            log.warning("%s: what was kept as %r is damaged, and is left aside: %s", self.path, name, error)
+            return None
 
     def flush(self) -> None:
         """Writes what is queued; where that fails, it stays queued for the next time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,16 @@ def free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """Bytes that can be taken without swapping and without meeting a cgroup's limit."""
     rooms = [*_v2_memory(proc, cgroups), *_v1_memory(proc, cgroups)]
     return max(0, min([_mem_available(proc), *rooms]))
+
+
+def processor(proc: Path = PROC) -> dict[str, str]:
+    """What is told of the first processor, by its keys in small letters, "model name" in any case."""
+    fields = dict[str, str]()
+    for line in _read(proc / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip().lower(), value.strip())
+    fields.setdefault("model name", platform.processor() or platform.machine())
+    return fields
 
 
 def _affinity() -> int:

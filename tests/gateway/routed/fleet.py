@@ -131,6 +131,7 @@ def routed(
     routing: Mapping[str, Any] | None = None,
     callers: Callers | None = None,
     request_timeout: float | None = None,
+    machine: str = "",
 ) -> Iterator[Fleet]:
     """Serves on a thread until the block ends; models are made by `here` and `far`."""
     sock = listen("127.0.0.1", 0)
@@ -162,7 +163,7 @@ def routed(
             gateway.callers = callers or Callers()
             gateway.batches = Batches(data_dir, batch_endpoints(gateway), gateway.admission, gateway.callers)
             read = read_tables(content, Path("headrace.toml"))
-            routes = opened_routes(read, gateway, data_dir, dict.fromkeys(served, 1))
+            routes = opened_routes(read, gateway, data_dir, dict.fromkeys(served, 1), machine)
             server = BoundedServer(configure(gateway, ServerOptions()))
             async with gateway.batches, routes as fleet.routes:
                 parts["server"] = server

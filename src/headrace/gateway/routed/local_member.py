@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from headrace.gateway.answering import Running
@@ -17,6 +18,7 @@ from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 from headrace.routing.candidate import circuit_open
 from headrace.routing.latency import Correction, Latency
+from headrace.routing.learner import Learner
 from headrace.routing.pricing import LocalPrice, RemotePrice, speeds_of
 from headrace.routing.tables import ModelTable
 
@@ -68,6 +70,21 @@ class LocalMember(Member):
     def context_length(self) -> int | None:
         served = self._served
         return self.table.context_length if served is None else served.context_length
+
+    @property
+    def identity(self) -> Sequence[str] | None:
+        served = self._served
+        return None if served is None else (self.table.source, served.fingerprint or "")
+
+    @property
+    def learners(self) -> Mapping[str, Learner]:
+        return {
+            **super().learners,
+            "prices": self._price,
+            "speeds": self._speed,
+            "first tokens": self._correction,
+            "waits": self._waits,
+        }
 
     async def foresee(self, need: Need, request: ChatRequest | CompletionRequest, exact: bool) -> Foreseen:
         """Exactly: with the prompt's tokens, and what caches hold of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from headrace.gateway.remotes.outgoing import MOST_TOKENS
 from headrace.gateway.routed.need import BYTES_PER_TOKEN, Need
 from headrace.routing.breaker import Breaker
 from headrace.routing.candidate import circuit_open, lacks, too_short
+from headrace.routing.learner import Learner
 from headrace.routing.output_length import OutputLength
 from headrace.routing.pricing import RemotePrice
 from headrace.routing.tables import ModelTable
@@ -206,6 +208,16 @@ class Member(ABC):
             around = need.messages * 4 + (self._around if need.chat else 0.0)
             spent = max(1.0, outcome.input_tokens - around)
             self._bytes_per_token += _LEARNING * (min(16.0, need.size / spent) - self._bytes_per_token)
+
+    @property
+    @abstractmethod
+    def identity(self) -> Sequence[str] | None:
+        """Of what answers under its name: what was learnt of others says nothing. None: not known now."""
+
+    @property
+    def learners(self) -> Mapping[str, Learner]:
+        """What it learns that shall outlive the server."""
+        return {"lengths": self.lengths}
 
     async def close(self) -> None:  # noqa: B027 - most hold nothing
         """Lets go of what it holds."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from headrace.gateway.routed.memory import Memory
 from headrace.gateway.routed.routes import Routes, confidences_of, key_of
 from headrace.gateway.shadow.graders import grader_of
 from headrace.gateway.state import Gateway
@@ -31,11 +32,12 @@ def check_tables(tables: FleetTables) -> None:
 
 @asynccontextmanager
 async def opened_routes(
-    tables: FleetTables, gateway: Gateway, data_dir: Path, workers: Mapping[str, int]
+    tables: FleetTables, gateway: Gateway, data_dir: Path, workers: Mapping[str, int], machine: str = ""
 ) -> AsyncIterator[Routes | None]:
     """Sets the gateway's router for as long as the block runs; None where the tables name no model.
 
-    `workers`: of each local model, how many there are. Raises ConfigError.
+    `workers`: of each local model, how many there are; `machine`: what they run on. What models have shown
+    there is remembered. Raises ConfigError.
     """
     if not tables.models:
         yield None
@@ -45,8 +47,11 @@ async def opened_routes(
     with Store(path, keep_prompts=tables.routing.keep_prompts) as store:
         routes = Routes(tables, gateway, store, environment=os.environ, workers=workers)
         gateway.router, gateway.catalogue.elsewhere = routes, routes.names()
+        memory = Memory(routes.members, store, machine=machine, workers=workers)
+        memory.take_up()
         try:
-            yield routes
+            async with memory.keeping():
+                yield routes
         finally:
             gateway.router = None
             await routes.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from headrace.backends.sampling import SamplingParams
@@ -24,6 +24,7 @@ from headrace.gateway.state import Gateway
 from headrace.gateway.waiting_room import UNBOUNDED
 from headrace.routing.candidate import lacks, rate_limited
 from headrace.routing.latency import Latency
+from headrace.routing.learner import Learner
 from headrace.routing.pricing import RemotePrice, price_of
 from headrace.routing.rate_limit import RateLimit
 from headrace.routing.tables import ModelTable
@@ -48,6 +49,7 @@ class RemoteMember(Member):
         self._price = price
         gateway.admission.open_room(name, UNBOUNDED)
         self._doubted = False
+        self.tells_logprobs = table.api == "openai" and "logprobs" in self.abilities
 
     @property
     def abilities(self) -> frozenset[str]:
@@ -56,6 +58,14 @@ class RemoteMember(Member):
     @property
     def context_length(self) -> int | None:
         return self.table.context_length
+
+    @property
+    def identity(self) -> Sequence[str]:
+        return self.table.url or "", self.table.api, self.table.upstream
+
+    @property
+    def learners(self) -> Mapping[str, Learner]:
+        return {**super().learners, "speeds": self._latency}
 
     async def foresee(self, need: Need, request: ChatRequest | CompletionRequest, exact: bool) -> Foreseen:
         if isinstance(request, ChatRequest):
@@ -102,7 +112,7 @@ class RemoteMember(Member):
                 run = record.run = RemoteAnswer(remote, seat, gateway.metrics, self.name, record.arrived)
                 head = AnswerHead(record.id, int(time.time()), self.name, None, [[]], choices)
                 try:
-                    yield Running(head, run, _sampling(request), _no_token)
+                    yield Running(head, run, _sampling(request), remote.token_bytes)
                 finally:
                     run.count()
                     self._doubt(remote)
@@ -199,8 +209,3 @@ def _sampling(request: ChatRequest) -> SamplingParams:
     """As far as the request says it: the rest is the remote's to know."""
     temperature = 1.0 if request.temperature is None else request.temperature
     return SamplingParams(temperature=temperature, top_p=1.0 if request.top_p is None else request.top_p)
-
-
-def _no_token(token_id: int) -> bytes:
-    """A remote's tokens are not known here."""
-    return b""
