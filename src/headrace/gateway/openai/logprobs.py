@@ -9,7 +9,7 @@ from headrace.gateway.openai.answers import ChatLogprobs, CompletionLogprobs, To
 from headrace.worker.messages import TokenEvent
 
 TokenBytes = Callable[[int], bytes]
-Entry = tuple[float, Sequence[int], Sequence[float]]
+Entry = tuple[float, list[int], list[float]]
 """The token's own log-probability, the likeliest tokens, and theirs."""
 
 _IMPOSSIBLE = -9999.0

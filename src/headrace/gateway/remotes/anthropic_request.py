@@ -24,6 +24,7 @@ _UNKNOWN: Neutral = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
+    "logprobs": (False,),
 }
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 _EFFORTS = {"minimal": "low"}

@@ -26,7 +26,6 @@ _NOWHERE: Neutral = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "logprobs": (False,),
     "documents": ([],),
     "add_generation_prompt": (True,),
 }

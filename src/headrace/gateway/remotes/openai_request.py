@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.errors import RequestError
 from headrace.gateway.openai.requests import ChatMessage, ChatRequest, ToolCall
 from headrace.gateway.prompts import offered_tools
 from headrace.gateway.remotes.call_ids import CallIds, call_ids
@@ -59,6 +60,12 @@ def openai_body(there: There, request: ChatRequest) -> bytes:
         for field in ("tool_choice", "parallel_tool_calls"):
             if (value := getattr(request, field)) is not None:
                 body[field] = value
+    if request.top_logprobs and not request.logprobs:
+        raise RequestError("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs")
+    if request.logprobs:
+        body["logprobs"] = True
+        if request.top_logprobs is not None:
+            body["top_logprobs"] = request.top_logprobs
     return _encode(body)
 
 

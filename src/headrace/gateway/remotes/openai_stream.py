@@ -9,10 +9,12 @@ from msgspec import Raw, Struct
 
 from headrace.gateway.answering import Piece
 from headrace.gateway.remotes.errors import garbage
+from headrace.gateway.remotes.logprobs import Vocabulary
 from headrace.gateway.remotes.parts import Parts
 from headrace.gateway.remotes.refusals import Told, in_stream
 from headrace.gateway.remotes.secret import Secret
 from headrace.gateway.remotes.tally import Reported
+from headrace.worker.messages import TokenEvent
 
 _DONE = b"[DONE]"
 _REASONS = {
@@ -48,6 +50,8 @@ class _Choice(Struct):
     index: int = 0
     delta: _Delta | None = None
     finish_reason: str | None = None
+    logprobs: Raw = Raw(b"null")
+    """Decoded apart, where they were asked for."""
 
 
 class _Chunk(Struct):
@@ -101,8 +105,11 @@ class OpenAIStream:
             self._usage = usage
         pieces: list[Piece] = []
         for choice in chunk.choices or ():
+            before = len(pieces)
             if choice.delta is not None:
                 self._add(pieces, choice.index, choice.delta)
+            if self._parts.vocabulary is not None:
+                self._add_logprobs(pieces, before, choice, self._parts.vocabulary)
             if choice.finish_reason is not None:
                 if choice.finish_reason == "error":
                     raise in_stream(self._name, Told.of(None))
@@ -130,6 +137,19 @@ class OpenAIStream:
             pieces.append(self._parts.text(choice, text))
         for position, call in enumerate(delta.tool_calls or ()):
             self._add_call(pieces, choice, position if call.index is None else call.index, call)
+
+    def _add_logprobs(
+        self, pieces: list[Piece], before: int, choice: _Choice, vocabulary: Vocabulary
+    ) -> None:
+        """They go with the first of the choice's new pieces."""
+        numbers, logprobs = vocabulary.read(choice.logprobs)
+        if not numbers:
+            return
+        if len(pieces) == before:
+            pieces.append(self._parts.silence(choice.index))
+        index, parts, event, reason = pieces[before]
+        told = TokenEvent(event.id, event.text, numbers, logprobs=logprobs)
+        pieces[before] = index, parts, told, reason
 
     def _add_call(self, pieces: list[Piece], choice: int, index: int, call: _Call) -> None:
         """A delta with another id begins another call, for some servers number all of them 0."""

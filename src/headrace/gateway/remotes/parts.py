@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.gateway.answering import Piece
 from headrace.gateway.remotes.errors import RemoteError, garbage
+from headrace.gateway.remotes.logprobs import Vocabulary
 from headrace.models.answer import CallArguments, CallStart, Reasoning, Text
 from headrace.worker.messages import TokenEvent
 
@@ -29,9 +30,20 @@ class _Choice:
 class Parts:
     """Turns what a remote says into pieces. Each method returns what is to be delivered of it."""
 
-    def __init__(self, name: str, answer_id: str, choices: int, most_tokens: int):
-        """`name` is the remote's; it may answer with `most_tokens` for each choice."""
+    def __init__(
+        self,
+        name: str,
+        answer_id: str,
+        choices: int,
+        most_tokens: int,
+        vocabulary: Vocabulary | None = None,
+    ):
+        """`name` is the remote's; it may answer with `most_tokens` for each choice.
+
+        `vocabulary` takes the tokens where log-probabilities are asked for.
+        """
         self._name = name
+        self.vocabulary = vocabulary
         self._id = answer_id
         self._choices = [_Choice() for _ in range(choices)]
         self._most = choices * (most_tokens * _LONGEST_TOKEN + _SLACK)
@@ -80,6 +92,11 @@ class Parts:
             raise self._garbage("arguments of a call that has not begun")
         state.argued.add(number)
         return choice, (CallArguments(number, text),), TokenEvent(self._id, "", []), None
+
+    def silence(self, choice: int) -> Piece:
+        """Nothing to be read, such as a token that is a part of a character."""
+        self._count(choice, "")
+        return choice, (), TokenEvent(self._id, "", []), None
 
     def end(self, choice: int, reason: str, stop_string: str = "") -> Piece:
         """The choice has ended, for OpenAI's reason. Calls without arguments get an empty object."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.remotes.apis import API_OF
-from headrace.gateway.remotes.errors import RemoteError, garbage
+from headrace.gateway.remotes.errors import RemoteError, garbage, not_expressible
+from headrace.gateway.remotes.logprobs import Vocabulary
 from headrace.gateway.remotes.outgoing import There, outgoing
 from headrace.gateway.remotes.parts import Parts
 from headrace.gateway.remotes.refusals import MAX_ERROR_BYTES, Told, by_status
@@ -49,6 +50,8 @@ class Remote:
 
     def check(self, request: ChatRequest) -> None:
         """Raises RemoteError where its API has no words for what is asked."""
+        if request.logprobs and "logprobs" not in (self._table.abilities or ()):
+            raise not_expressible(self.name, "logprobs", "cannot be asked for this")
         self._api.check(self.name, request)
 
     @asynccontextmanager
@@ -65,7 +68,8 @@ class Remote:
             if not self._learns_of(error):
                 raise
             response, asked = await self._begin(request)
-        parts = Parts(self.name, answer_id, asked.choices, asked.most_tokens)
+        vocabulary = Vocabulary() if request.logprobs else None
+        parts = Parts(self.name, answer_id, asked.choices, asked.most_tokens, vocabulary)
         stream = self._api.stream(self.name, parts, self._secret)
         run = RemoteRun(self.name, response, stream, parts, Tally(asked, parts), self._table, asked_at)
         orderly = False

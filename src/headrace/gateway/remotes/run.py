@@ -79,6 +79,11 @@ class RemoteRun:
         self.ttft: float | None = None
         """Seconds from the question to the answer's first part."""
 
+    def token_bytes(self, number: int) -> bytes:
+        """What a token stands for that came with log-probabilities."""
+        assert self._parts.vocabulary is not None
+        return self._parts.vocabulary.token_bytes(number)
+
     @property
     def finish_reasons(self) -> list[str]:
         """Of the choices that have ended."""
