@@ -27,7 +27,7 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _KEYS = ("key", "api_key", "apikey", "token", "api_token", "secret", "password", "authorization", "bearer")
 
-Ability = Literal["tools", "vision", "json", "logprobs"]
+Ability = Literal["tools", "vision", "json", "logprobs", "completions"]
 Price = Annotated[float, Meta(ge=0, le=1e9)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Count = Annotated[int, Meta(ge=1, le=2**40)]

@@ -250,6 +250,6 @@ def test_hidden_reasoning_is_believed_up_to_what_was_asked_for() -> None:
 
 
 def test_a_url_may_end_with_a_slash_and_anthropics_may_lack_its_version() -> None:
-    assert OPENAI.url("https://a.example/v1/") == "https://a.example/v1/chat/completions"
-    assert ANTHROPIC.url("https://a.example") == "https://a.example/v1/messages"
-    assert ANTHROPIC.url("https://a.example/v1") == "https://a.example/v1/messages"
+    assert OPENAI.url("https://a.example/v1/", OPENAI.chat.path) == "https://a.example/v1/chat/completions"
+    assert ANTHROPIC.url("https://a.example", "/messages") == "https://a.example/v1/messages"
+    assert ANTHROPIC.url("https://a.example/v1", "/messages") == "https://a.example/v1/messages"

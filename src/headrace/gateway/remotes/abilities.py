@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from headrace.gateway.openai.requests import ChatRequest
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
 from headrace.gateway.remotes.contents import images_in
 from headrace.routing.tables import Ability
 
 _CONSTRAINED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+
+def asks_logprobs(request: ChatRequest | CompletionRequest) -> bool:
+    """Whether it asks for log-probabilities; of a text completion 0 asks for those of its tokens alone."""
+    return bool(request.logprobs) if isinstance(request, ChatRequest) else request.logprobs is not None
 
 
 def abilities_needed(request: ChatRequest) -> frozenset[Ability]:
@@ -21,6 +26,6 @@ def abilities_needed(request: ChatRequest) -> frozenset[Ability]:
         needed.add("json")
     if any(getattr(request, field) is not None for field in _CONSTRAINED):
         needed.add("json")
-    if request.logprobs:
+    if asks_logprobs(request):
         needed.add("logprobs")
     return frozenset(needed)

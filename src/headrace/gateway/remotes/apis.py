@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
-from headrace.gateway.openai.requests import ChatRequest
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
 from headrace.gateway.remotes.anthropic_request import anthropic_body, check_anthropic
 from headrace.gateway.remotes.anthropic_stream import AnthropicStream
+from headrace.gateway.remotes.completion_request import check_completion, completion_body
+from headrace.gateway.remotes.errors import chats_only
 from headrace.gateway.remotes.openai_request import check_openai, openai_body
 from headrace.gateway.remotes.openai_stream import OpenAIStream
 from headrace.gateway.remotes.outgoing import There
@@ -24,19 +27,36 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
-    """How to talk to an API."""
+class Words:
+    """How an API is asked for one kind of answer."""
 
     path: str
     """Below the URL of a table."""
-    check: Callable[[str, ChatRequest], None]
+    check: Callable[[str, Any], None]
     """Raises RemoteError where there are no words for what is asked of the remote of that name."""
-    body: Callable[[There, ChatRequest], bytes]
+    body: Callable[[There, Any], bytes]
     """Raises RequestError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """How to talk to an API."""
+
+    chat: Words
+    completions: Words | None
+    """None: it has no text completions."""
     stream: Callable[[str, Parts, Secret], Stream]
     key_header: str
     key_prefix: str = ""
     version: tuple[tuple[str, str], ...] = ()
+
+    def words(self, name: str, request: ChatRequest | CompletionRequest) -> Words:
+        """Those for this request. Raises RemoteError where the remote of that name has none."""
+        if isinstance(request, ChatRequest):
+            return self.chat
+        if self.completions is None:
+            raise chats_only(name)
+        return self.completions
 
     def headers(self, secret: Secret) -> dict[str, str]:
         """Of every request."""
@@ -44,17 +64,22 @@ class Api:
         credentials = {self.key_header: self.key_prefix + key} if key else {}
         return _HEADERS | dict(self.version) | credentials
 
-    def url(self, base: str) -> str:
+    def url(self, base: str, path: str) -> str:
         """Where requests go. `base` is a table's, with the API's version; Anthropic's may do without."""
         versioned = urlsplit(base).path.strip("/") or self.key_header != "x-api-key"
-        return base.rstrip("/") + ("" if versioned else "/v1") + self.path
+        return base.rstrip("/") + ("" if versioned else "/v1") + path
 
 
-OPENAI = Api("/chat/completions", check_openai, openai_body, OpenAIStream, "authorization", "Bearer ")
+OPENAI = Api(
+    Words("/chat/completions", check_openai, openai_body),
+    Words("/completions", check_completion, completion_body),
+    OpenAIStream,
+    "authorization",
+    "Bearer ",
+)
 ANTHROPIC = Api(
-    "/messages",
-    check_anthropic,
-    anthropic_body,
+    Words("/messages", check_anthropic, anthropic_body),
+    None,
     AnthropicStream,
     "x-api-key",
     version=(("anthropic-version", "2023-06-01"),),

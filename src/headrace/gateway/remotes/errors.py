@@ -51,6 +51,17 @@ def garbage(name: str, what: str) -> RemoteError:
     return RemoteError(f"The remote model '{name}' sent {what}.", code="remote_garbage")
 
 
+def chats_only(name: str) -> RemoteError:
+    """The request is for a plain continuation, and the remote serves none."""
+    return RemoteError(
+        f"The model '{name}' is served elsewhere, and takes chats only: use /v1/chat/completions.",
+        "model",
+        status=400,
+        code="unsupported_value",
+        broken=False,
+    )
+
+
 def not_expressible(name: str, field: str, why: str) -> RemoteError:
     """The request asks for what the remote's API has no words for."""
     return RemoteError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.gateway.openai.requests import ChatRequest
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
 from headrace.gateway.remotes.errors import not_expressible
 
 Neutral = dict[str, tuple[Any, ...]]
@@ -32,13 +32,18 @@ _NOWHERE: Neutral = {
 _HINTS = {"enable_thinking", "thinking_budget"}
 
 
-def refuse_unknown(name: str, request: ChatRequest, further: Neutral) -> None:
+def refuse_unknown(name: str, request: ChatRequest | CompletionRequest, further: Neutral) -> None:
     """Raises RemoteError for the first field that neither API knows, or not this one, which has `further`."""
     for fields in (_NOWHERE, further):
         for field, neutral in fields.items():
-            value = getattr(request, field)
+            value = getattr(request, field, None)
             if value is not None and value not in neutral:
                 raise not_expressible(name, field, "cannot be asked for this")
+    if isinstance(request, ChatRequest):
+        _refuse_unknown_of_chat(name, request)
+
+
+def _refuse_unknown_of_chat(name: str, request: ChatRequest) -> None:
     for variable in request.chat_template_kwargs or ():
         if variable not in _HINTS:
             raise not_expressible(name, "chat_template_kwargs", f"has no {variable!r:.60}")

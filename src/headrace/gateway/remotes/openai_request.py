@@ -14,7 +14,8 @@ from headrace.gateway.remotes.contents import Image, contents
 from headrace.gateway.remotes.expressible import Neutral, refuse_unknown
 from headrace.gateway.remotes.outgoing import There, allowed_tokens
 
-_UNKNOWN: Neutral = {"top_k": (0, -1), "continue_final_message": (False,)}
+UNKNOWN: Neutral = {"top_k": (0, -1), "continue_final_message": (False,)}
+"""What OpenAI's API has no words for, besides what no API has."""
 _SAME = (
     "temperature",
     "top_p",
@@ -34,7 +35,7 @@ _encode = msgspec.json.Encoder().encode
 
 def check_openai(name: str, request: ChatRequest) -> None:
     """Raises RemoteError for what cannot be asked of the remote of that name."""
-    refuse_unknown(name, request, _UNKNOWN)
+    refuse_unknown(name, request, UNKNOWN)
 
 
 def openai_body(there: There, request: ChatRequest) -> bytes:

@@ -1,4 +1,4 @@
-"""What OpenAI's API streams: chunks of a chat completion."""
+"""What OpenAI's API streams: chunks of a chat, or of a text completion."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ class _Delta(Struct):
 class _Choice(Struct):
     index: int = 0
     delta: _Delta | None = None
+    text: str | None = None
+    """Of a text completion."""
     finish_reason: str | None = None
     logprobs: Raw = Raw(b"null")
     """Decoded apart, where they were asked for."""
@@ -98,7 +100,7 @@ class OpenAIStream:
         try:
             chunk = _decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            raise garbage(self._name, "an event that is no chunk of a chat completion") from None
+            raise garbage(self._name, "an event that is no chunk of a completion") from None
         if chunk.error is not None:
             raise in_stream(self._name, Told.of(chunk.error).scrubbed(self._secret))
         if (usage := bytes(chunk.usage)) != b"null":
@@ -108,6 +110,8 @@ class OpenAIStream:
             before = len(pieces)
             if choice.delta is not None:
                 self._add(pieces, choice.index, choice.delta)
+            if choice.text:
+                pieces.append(self._parts.text(choice.index, choice.text))
             if self._parts.vocabulary is not None:
                 self._add_logprobs(pieces, before, choice, self._parts.vocabulary)
             if choice.finish_reason is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.gateway.openai.requests import ChatRequest
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.prepare import sequences
 from headrace.gateway.prompts import answer_tokens
 from headrace.gateway.remotes.contents import images_in
 from headrace.gateway.remotes.tally import Asked
@@ -33,16 +34,19 @@ class Outgoing:
 
 
 def outgoing(
-    body: bytes, request: ChatRequest, max_output: int | None, context_length: int | None
+    body: bytes, request: ChatRequest | CompletionRequest, max_output: int | None, context_length: int | None
 ) -> Outgoing:
     """The body with what is known of the request."""
-    images = list(images_in(request.messages))
+    images = list(images_in(request.messages)) if isinstance(request, ChatRequest) else []
+    choices = sequences(request)
     size = len(body) - sum(map(len, images))
     most = allowed_tokens(request, max_output) or max_output or context_length or MOST_TOKENS
-    return Outgoing(body, Asked(size, len(images), request.n or 1, most, context_length))
+    if context_length is not None:
+        context_length *= choices // (request.n or 1)  # each prompt of a text completion has its own
+    return Outgoing(body, Asked(size, len(images), choices, most, context_length))
 
 
-def allowed_tokens(request: ChatRequest, max_output: int | None) -> int | None:
+def allowed_tokens(request: ChatRequest | CompletionRequest, max_output: int | None) -> int | None:
     """The most tokens of answer that the request asks for, and that the model can give."""
     asked = answer_tokens(request)
     return asked if asked is None or max_output is None else min(asked, max_output)

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.gateway.openai.requests import ChatRequest
+from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.remotes.abilities import asks_logprobs
 from headrace.gateway.remotes.apis import API_OF
-from headrace.gateway.remotes.errors import RemoteError, garbage, not_expressible
+from headrace.gateway.remotes.errors import RemoteError, chats_only, garbage, not_expressible
 from headrace.gateway.remotes.logprobs import Vocabulary
 from headrace.gateway.remotes.outgoing import There, outgoing
 from headrace.gateway.remotes.parts import Parts
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _ERROR_SECONDS = 2.0
 """For the body of a refusal."""
+_NO_SUCH_PATH = (404, 405)
+"""What servers say that do not know a path, and what OpenAI says of text completions of a model for chats."""
 
 
 class Remote:
@@ -40,22 +43,28 @@ class Remote:
         self._table = table
         self._there = There(table.upstream or name, table.max_output)
         self._secret = Secret(name, key)
-        self._api = API_OF[table.api]
-        self._connections = Connections(
-            name, self._api.url(table.url), self._api.headers(self._secret), table.connect_timeout
-        )
+        self._api = api = API_OF[table.api]
+        self._connections = {
+            words.path: Connections(
+                name, api.url(table.url, words.path), api.headers(self._secret), table.connect_timeout
+            )
+            for words in (api.chat, api.completions)
+            if words is not None
+        }
+        """By path; nothing is connected before it is asked for."""
 
     def __repr__(self) -> str:
         return f"Remote({self.name!r})"
 
-    def check(self, request: ChatRequest) -> None:
+    def check(self, request: ChatRequest | CompletionRequest) -> None:
         """Raises RemoteError where its API has no words for what is asked."""
-        if request.logprobs and "logprobs" not in (self._table.abilities or ()):
+        words = self._api.words(self.name, request)
+        if asks_logprobs(request) and "logprobs" not in (self._table.abilities or ()):
             raise not_expressible(self.name, "logprobs", "cannot be asked for this")
-        self._api.check(self.name, request)
+        words.check(self.name, request)
 
     @asynccontextmanager
-    async def ask(self, answer_id: str, request: ChatRequest) -> AsyncIterator[RemoteRun]:
+    async def ask(self, answer_id: str, request: ChatRequest | CompletionRequest) -> AsyncIterator[RemoteRun]:
         """The answer, of which the remote has sent the status. Leaving the block early cancels it.
 
         Raises RemoteError, here or while the answer is read; RequestError for what is wrong with the request.
@@ -65,10 +74,10 @@ class Remote:
         try:
             response, asked = await self._begin(request)
         except RemoteError as error:
-            if not self._learns_of(error):
+            if not (isinstance(request, ChatRequest) and self._learns_of(error)):
                 raise
             response, asked = await self._begin(request)
-        vocabulary = Vocabulary() if request.logprobs else None
+        vocabulary = Vocabulary() if asks_logprobs(request) else None
         parts = Parts(self.name, answer_id, asked.choices, asked.most_tokens, vocabulary)
         stream = self._api.stream(self.name, parts, self._secret)
         run = RemoteRun(self.name, response, stream, parts, Tally(asked, parts), self._table, asked_at)
@@ -79,13 +88,16 @@ class Remote:
         finally:
             await run.leave(orderly)
 
-    async def _begin(self, request: ChatRequest) -> tuple[Response, Asked]:
+    async def _begin(self, request: ChatRequest | CompletionRequest) -> tuple[Response, Asked]:
         """A response that is a stream."""
         table = self._table
-        body = self._api.body(self._there, request)
+        words = self._api.words(self.name, request)
+        body = words.body(self._there, request)
         out = outgoing(body, request, table.max_output, table.context_length)
-        response = await self._connections.post(out.body, table.first_token_timeout)
+        response = await self._connections[words.path].post(out.body, table.first_token_timeout)
         try:
+            if response.status in _NO_SUCH_PATH and not isinstance(request, ChatRequest):
+                raise chats_only(self.name)
             await self._check(response)
         except BaseException:
             response.close()
@@ -113,4 +125,5 @@ class Remote:
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._connections.close()
+        for connections in self._connections.values():
+            await connections.close()

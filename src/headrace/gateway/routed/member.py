@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.errors import HeadraceError, RequestError
+from headrace.errors import HeadraceError
 from headrace.gateway.answering import Running
 from headrace.gateway.asking import Asking
 from headrace.gateway.openai.answers import Usage
@@ -221,16 +221,3 @@ class Member(ABC):
 
     async def close(self) -> None:  # noqa: B027 - most hold nothing
         """Lets go of what it holds."""
-
-
-class TextOnlyError(RequestError):
-    """The request is for a plain continuation, and the model only chats."""
-
-    elsewhere = True
-
-    def __init__(self, name: str):
-        super().__init__(
-            f"The model '{name}' is served elsewhere, and takes chats only: use /v1/chat/completions.",
-            "model",
-            code="unsupported_value",
-        )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace.errors import RequestError
 from headrace.gateway.openai.requests import ChatMessage, ChatRequest, CompletionRequest
 from headrace.gateway.prompts import answer_tokens, split_prompts
-from headrace.gateway.remotes.abilities import abilities_needed
+from headrace.gateway.remotes.abilities import abilities_needed, asks_logprobs
 from headrace.routing.output_length import cues_of
 
 BYTES_PER_TOKEN = 4.0
@@ -65,9 +65,8 @@ def need_of(request: ChatRequest | CompletionRequest, *, one_model: bool = False
     size = sum(map(_size, plain))
     text = "\n".join(plain)
     count = len(prompts)
-    return Need(
-        text, size, 0, most, choices * count, frozenset(), False, cues_of(text), count, given_tokens=given
-    )
+    needed = frozenset({"logprobs"} if asks_logprobs(request) else ())
+    return Need(text, size, 0, most, choices * count, needed, False, cues_of(text), count, given_tokens=given)
 
 
 def _text(message: ChatMessage) -> str:

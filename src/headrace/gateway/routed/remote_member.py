@@ -15,10 +15,11 @@ from headrace.gateway.asking import Asking
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
+from headrace.gateway.prompts import split_prompts
 from headrace.gateway.remotes.errors import RemoteError
 from headrace.gateway.remotes.remote import Remote
 from headrace.gateway.remotes.run import RemoteRun
-from headrace.gateway.routed.member import Foreseen, Member, Outcome, Refusal, TextOnlyError
+from headrace.gateway.routed.member import Foreseen, Member, Outcome, Refusal
 from headrace.gateway.routed.need import Need, need_of
 from headrace.gateway.state import Gateway
 from headrace.gateway.waiting_room import UNBOUNDED
@@ -68,8 +69,7 @@ class RemoteMember(Member):
         return {**super().learners, "speeds": self._latency}
 
     async def foresee(self, need: Need, request: ChatRequest | CompletionRequest, exact: bool) -> Foreseen:
-        if isinstance(request, ChatRequest):
-            self._remote.check(request)
+        self._remote.check(request)
         tokens, others = self.tokens(need), self.in_flight
         latency = self._latency
         first = latency.first_token(tokens, others)
@@ -78,12 +78,13 @@ class RemoteMember(Member):
         )
 
     def refusal(self, need: Need, input_tokens: int, now: float) -> Refusal | None:
-        if not need.chat:
-            return Refusal(lacks("text completions"))
         wait = self._limit.wait(now, input_tokens)
         if wait > 0:
             return Refusal(rate_limited(wait), wait)
-        return super().refusal(need, input_tokens, now)
+        refusal = super().refusal(need, input_tokens, now)
+        if refusal is None and not need.chat and "completions" not in self.abilities:
+            return Refusal(lacks("text completions"))
+        return refusal
 
     def price_now(self) -> RemotePrice:
         return self._price
@@ -91,15 +92,14 @@ class RemoteMember(Member):
     @asynccontextmanager
     async def answer(self, asking: Asking, *, counted: bool) -> AsyncIterator[Running]:
         request, record, gateway = asking.request, asking.record, self._gateway
-        if not isinstance(request, ChatRequest):
-            raise TextOnlyError(self.name)
         record.id = asking.id_prefix + secrets.token_hex(12)
         record.model, record.asked = self.name, request
+        prompts = [""] if isinstance(request, ChatRequest) else split_prompts(request)
         choices = request.n or 1
         seat = gateway.admission.admit(
             asking.caller,
             self.name,
-            sequences=choices,
+            sequences=len(prompts) * choices,
             prompt_tokens=self._tokens_to_count(asking),
             priority=request.priority or 0,
             background=asking.background,
@@ -110,9 +110,11 @@ class RemoteMember(Member):
             async with self._remote.ask(record.id, request) as remote:
                 self._limit.accepted()
                 run = record.run = RemoteAnswer(remote, seat, gateway.metrics, self.name, record.arrived)
-                head = AnswerHead(record.id, int(time.time()), self.name, None, [[]], choices)
+                tokens = [list[int]() for _ in prompts]  # which they are the remote knows
+                head = AnswerHead(record.id, int(time.time()), self.name, None, tokens, choices)
+                texts = [prompt for prompt in prompts if isinstance(prompt, str)]
                 try:
-                    yield Running(head, run, _sampling(request), remote.token_bytes)
+                    yield Running(head, run, _sampling(request), remote.token_bytes, texts)
                 finally:
                     run.count()
                     self._doubt(remote)
@@ -205,7 +207,7 @@ class RemoteAnswer(Answering):
         self._seat.generated(usage.completion_tokens)
 
 
-def _sampling(request: ChatRequest) -> SamplingParams:
+def _sampling(request: ChatRequest | CompletionRequest) -> SamplingParams:
     """As far as the request says it: the rest is the remote's to know."""
     temperature = 1.0 if request.temperature is None else request.temperature
     return SamplingParams(temperature=temperature, top_p=1.0 if request.top_p is None else request.top_p)
