@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -43,8 +43,22 @@ def request(number: int, tokens: int = 250) -> Submit:
     )
 
 
-async def tokens_of(fleet: Fleet, asked: Submit) -> list[int]:
-    return [token async for event in fleet.submit(asked) for token in event.token_ids]
+async def tokens_of(fleet: Fleet, asked: Submit, begun: asyncio.Event | None = None) -> list[int]:
+    """All of its answer; sets `begun` when the first of it is there."""
+    found: list[int] = []
+    async for event in fleet.submit(asked):
+        found += event.token_ids
+        if begun is not None:
+            begun.set()
+    return found
+
+
+async def streams(fleet: Fleet, numbers: Iterable[int]) -> list[asyncio.Task[list[int]]]:
+    """The requests of these numbers, when the answers to all of them have begun."""
+    begun = {number: asyncio.Event() for number in numbers}
+    tasks = [asyncio.create_task(tokens_of(fleet, request(number), event)) for number, event in begun.items()]
+    await asyncio.gather(*(event.wait() for event in begun.values()))
+    return tasks
 
 
 async def asking(fleet: Fleet, until: asyncio.Event) -> list[tuple[int, list[int]]]:
@@ -111,8 +125,7 @@ def test_a_rolling_restart_replaces_every_worker_and_no_stream_notices(
 def test_one_worker_alone_is_replaced_too(synthetic_model: Path, expected: list[list[int]]) -> None:
     async def test(fleet: Fleet) -> None:
         fleet.rolling._free_bytes = lambda: 0
-        running = [asyncio.create_task(tokens_of(fleet, request(number))) for number in range(3)]
-        await asyncio.sleep(0.1)
+        running = await streams(fleet, range(3))
         restarting = asyncio.create_task(fleet.rolling.restart())
         while fleet.health()[0].state is State.READY:
             await asyncio.sleep(0)
@@ -131,8 +144,7 @@ def test_a_reload_serves_other_weights_and_ends_streams_by_the_old_ones(
 
     async def test(fleet: Fleet) -> None:
         old = fleet.facts.fingerprint
-        running = [asyncio.create_task(tokens_of(fleet, request(number))) for number in range(6)]
-        await asyncio.sleep(0.1)
+        running = await streams(fleet, range(6))
         new.replace(model)
         await fleet.rolling.restart(reload=True)
         assert await asyncio.gather(*running) == expected
@@ -167,8 +179,7 @@ def test_a_drained_worker_leaves_and_its_streams_go_on(
     synthetic_model: Path, expected: list[list[int]]
 ) -> None:
     async def test(fleet: Fleet) -> None:
-        running = [asyncio.create_task(tokens_of(fleet, request(number))) for number in range(6)]
-        await asyncio.sleep(0.1)
+        running = await streams(fleet, range(6))
         await fleet.rolling.drain("worker-0")
         assert [replica.name for replica in fleet.health()] == ["worker-1"]
         assert await asyncio.gather(*running) == expected
@@ -196,8 +207,7 @@ def test_one_thing_at_a_time(synthetic_model: Path) -> None:
 
 def test_roles_change_while_streams_run(synthetic_model: Path, expected: list[list[int]]) -> None:
     async def test(fleet: Fleet) -> None:
-        running = [asyncio.create_task(tokens_of(fleet, request(number))) for number in range(6)]
-        await asyncio.sleep(0.05)
+        running = await streams(fleet, range(6))
         fleet.set_role("worker-0", "prefill")
         fleet.set_role("worker-1", "decode")
         long = Submit(id="long", prompt=[i % 250 for i in range(500)], max_tokens=4, sampling=SAMPLED)
