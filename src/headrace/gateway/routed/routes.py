@@ -190,13 +190,15 @@ class Routes:
             asking.record.policy = asking.request.model
         began = time.perf_counter()
         route = await self.decide(asking)
-        self.metrics.decided(route.rule.name, time.perf_counter() - began)
+        # What the answer need not wait for is done while it waits for the model, or for the client.
+        later = asyncio.get_running_loop().call_soon
+        later(self.metrics.decided, route.rule.name, time.perf_counter() - began)
         execution = Execution(route, self.members.__getitem__, self._chance)
         status = ""
         try:
             with self._gateway.admission.kept_open():
                 running = await execution.start()
-                self._begun(execution)
+                later(self._begun, execution)
                 yield running
             status = _status(execution)
         except asyncio.CancelledError:
