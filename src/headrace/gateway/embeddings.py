@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from headrace.errors import RequestError
 from headrace.gateway.json_endpoint import JsonEndpoint
 from headrace.gateway.prompts import Prompt, encode_prompt
+from headrace.gateway.route_report import RouteReport
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 
@@ -42,6 +43,8 @@ class Embedding(Struct):
 class EmbeddingsUsage(Struct):
     prompt_tokens: int
     total_tokens: int
+    headrace: RouteReport | UnsetType = UNSET
+    """Where the model is served elsewhere."""
 
 
 class EmbeddingsAnswer(Struct):
@@ -62,7 +65,12 @@ class EmbeddingsEndpoint:
         await self._endpoint(scope, receive, send)
 
     async def _embed(self, scope: Scope, body: EmbeddingsRequest) -> EmbeddingsAnswer:
-        model, prompts, vectors = await embed(self._gateway, scope, body.model, _inputs(body))
+        inputs, router = split_inputs(body), self._gateway.router
+        if router is not None:
+            caller = self._gateway.callers.identify(scope)
+            if (answer := await router.embeddings.answer(scope, caller, body)) is not None:
+                return answer
+        model, prompts, vectors = await embed(self._gateway, scope, body.model, inputs)
         return _answer(body, model, prompts, vectors)
 
 
@@ -107,7 +115,8 @@ def embeddings_routes(gateway: Gateway) -> list[Route]:
     return [Route("/v1/embeddings", EmbeddingsEndpoint(gateway), methods=["POST"])]
 
 
-def _inputs(body: EmbeddingsRequest) -> list[Prompt]:
+def split_inputs(body: EmbeddingsRequest) -> list[Prompt]:
+    """The request's texts, one or several. Raises RequestError where texts, ids and lists are mixed."""
     if isinstance(body.input, str):
         return [body.input]
     kinds = {type(part) for part in body.input}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from starlette.types import Scope
 
 from headrace.errors import RequestError
 from headrace.gateway.admission import Admission
@@ -19,6 +21,19 @@ from headrace.gateway.metrics import Metrics
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.request_log import Observer
 from headrace.gateway.served import ServedModel
+
+if TYPE_CHECKING:
+    from headrace.gateway.embeddings import EmbeddingsAnswer, EmbeddingsRequest
+
+
+class Embeddings(Protocol):
+    """Answers requests for embeddings that name a model elsewhere."""
+
+    async def answer(
+        self, scope: Scope, caller: Caller, request: EmbeddingsRequest
+    ) -> EmbeddingsAnswer | None:
+        """None where the name is not of such a model. Raises RequestError."""
+        ...
 
 
 class Router(Protocol):
@@ -38,6 +53,11 @@ class Router(Protocol):
 
     def tokens(self, request: ChatRequest) -> int:
         """Of a prompt, estimated."""
+        ...
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """Answers requests for embeddings of models elsewhere."""
         ...
 
     def names(self) -> Sequence[str]:

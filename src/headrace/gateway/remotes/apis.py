@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +21,6 @@ from headrace.gateway.remotes.secret import Secret
 
 _HEADERS = {
     "content-type": "application/json",
-    "accept": "text/event-stream",
     "accept-encoding": "identity",
 }
 
@@ -45,6 +44,8 @@ class Api:
     chat: Words
     completions: Words | None
     """None: it has no text completions."""
+    embeddings: str | None
+    """The path of its embeddings; None: it has none."""
     stream: Callable[[str, Parts, Secret], Stream]
     key_header: str
     key_prefix: str = ""
@@ -58,11 +59,18 @@ class Api:
             raise chats_only(name)
         return self.completions
 
-    def headers(self, secret: Secret) -> dict[str, str]:
-        """Of every request."""
+    @property
+    def paths(self) -> Sequence[str]:
+        """All that it has."""
+        streamed = [words.path for words in (self.chat, self.completions) if words is not None]
+        return streamed if self.embeddings is None else [*streamed, self.embeddings]
+
+    def headers(self, secret: Secret, path: str) -> dict[str, str]:
+        """Of every request there."""
         key = secret.reveal()
         credentials = {self.key_header: self.key_prefix + key} if key else {}
-        return _HEADERS | dict(self.version) | credentials
+        accept = {"accept": "application/json" if path == self.embeddings else "text/event-stream"}
+        return _HEADERS | accept | dict(self.version) | credentials
 
     def url(self, base: str, path: str) -> str:
         """Where requests go. `base` is a table's, with the API's version; Anthropic's may do without."""
@@ -73,12 +81,14 @@ class Api:
 OPENAI = Api(
     Words("/chat/completions", check_openai, openai_body),
     Words("/completions", check_completion, completion_body),
+    "/embeddings",
     OpenAIStream,
     "authorization",
     "Bearer ",
 )
 ANTHROPIC = Api(
     Words("/messages", check_anthropic, anthropic_body),
+    None,
     None,
     AnthropicStream,
     "x-api-key",

@@ -55,6 +55,21 @@ class Response:
             timer.cancel()
         return body[:most]
 
+    async def whole(self, most: int, seconds: float) -> bytes:
+        """All of the body. Raises RemoteError where it takes longer than `seconds` or is more than `most`."""
+        chunks, size = list[bytes](), 0
+        late = timed_out(self._name, "did not send its whole answer", seconds)
+        timer = self._loop.call_later(seconds, self.fail, late)
+        try:
+            while chunk := await self.read():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > most:
+                    raise garbage(self._name, "far more than its answer can need")
+        finally:
+            timer.cancel()
+        return b"".join(chunks)
+
     def fail(self, error: RemoteError) -> None:
         """Closes the connection; whoever waits in `read` gets the error."""
         self._connection.fail(error)

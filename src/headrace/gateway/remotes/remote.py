@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import Raw
+
+from headrace.gateway.embeddings import EmbeddingsRequest, split_inputs
+from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
 from headrace.gateway.remotes.abilities import asks_logprobs
 from headrace.gateway.remotes.apis import API_OF
+from headrace.gateway.remotes.embeddings import (
+    embeddings_body,
+    most_bytes,
+    no_embeddings,
+    read_embeddings,
+)
 from headrace.gateway.remotes.errors import RemoteError, chats_only, garbage, not_expressible
 from headrace.gateway.remotes.logprobs import Vocabulary
 from headrace.gateway.remotes.outgoing import There, outgoing
@@ -45,11 +55,10 @@ class Remote:
         self._secret = Secret(name, key)
         self._api = api = API_OF[table.api]
         self._connections = {
-            words.path: Connections(
-                name, api.url(table.url, words.path), api.headers(self._secret), table.connect_timeout
+            path: Connections(
+                name, api.url(table.url, path), api.headers(self._secret, path), table.connect_timeout
             )
-            for words in (api.chat, api.completions)
-            if words is not None
+            for path in api.paths
         }
         """By path; nothing is connected before it is asked for."""
 
@@ -104,6 +113,37 @@ class Remote:
             raise
         return response, out.asked
 
+    def check_embeds(self) -> None:
+        """Raises RemoteError where its API has no embeddings."""
+        if self._api.embeddings is None:
+            raise no_embeddings(self.name)
+
+    async def embed(self, request: EmbeddingsRequest) -> tuple[Sequence[Raw], Usage]:
+        """The vectors of the request's inputs, as JSON, and their tokens. Raises RemoteError."""
+        path, table, inputs = self._api.embeddings, self._table, len(split_inputs(request))
+        if path is None:
+            raise no_embeddings(self.name)
+        body = embeddings_body(self._there, request)
+        post = self._connections[path].post
+        try:
+            response = await post(body, table.first_token_timeout)
+        except RemoteError as error:
+            if error.code != "remote_cut_off":  # as by a connection that was kept for too long
+                raise
+            response = await post(body, table.first_token_timeout)
+        try:
+            if response.status in _NO_SUCH_PATH:
+                raise no_embeddings(self.name)
+            await self._check(response, "application/json")
+            answer = await response.whole(most_bytes(inputs), table.first_token_timeout)
+        finally:
+            response.close()
+        vectors, told = read_embeddings(self.name, answer, inputs, request)
+        context = None if table.context_length is None else table.context_length * inputs
+        tally = Tally(Asked(len(body), 0, 1, 1, context), Parts(self.name, "", 1, 1))
+        tally.reported = told
+        return vectors, tally.usage()
+
     def _learns_of(self, error: RemoteError) -> bool:
         """Whether the refusal is of the older word for a limit, and so makes another try worthwhile."""
         if self._there.newer_limit or (error.code, error.field) != ("unsupported_parameter", "max_tokens"):
@@ -111,8 +151,8 @@ class Remote:
         self._there = replace(self._there, newer_limit=True)
         return True
 
-    async def _check(self, response: Response) -> None:
-        """Raises RemoteError where the response is no stream."""
+    async def _check(self, response: Response, expected: str = "text/event-stream") -> None:
+        """Raises RemoteError where the response is nothing of the kind."""
         if response.status != 200:
             body = await response.read_all(MAX_ERROR_BYTES, _ERROR_SECONDS)
             told = Told.in_body(body).scrubbed(self._secret)
@@ -120,8 +160,8 @@ class Remote:
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise garbage(self.name, "a compressed answer, though none was asked for")
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "text/event-stream":
-            raise garbage(self.name, "something else than a stream of events")
+        if kind != expected:
+            raise garbage(self.name, f"something else than {expected}")
 
     async def close(self) -> None:
         """Closes the connections."""

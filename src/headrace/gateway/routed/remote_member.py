@@ -8,10 +8,14 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from msgspec import Raw
+
 from headrace.backends.sampling import SamplingParams
 from headrace.gateway.admission import Seat
 from headrace.gateway.answering import AnswerHead, Answering, Piece, Running
 from headrace.gateway.asking import Asking
+from headrace.gateway.callers import Caller
+from headrace.gateway.embeddings import EmbeddingsRequest
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
@@ -19,8 +23,10 @@ from headrace.gateway.prompts import split_prompts
 from headrace.gateway.remotes.errors import RemoteError
 from headrace.gateway.remotes.remote import Remote
 from headrace.gateway.remotes.run import RemoteRun
+from headrace.gateway.routed.attempt import is_broken
 from headrace.gateway.routed.member import Foreseen, Member, Outcome, Refusal
 from headrace.gateway.routed.need import Need, need_of
+from headrace.gateway.routed.not_now import NotNowError
 from headrace.gateway.state import Gateway
 from headrace.gateway.waiting_room import UNBOUNDED
 from headrace.routing.candidate import lacks, rate_limited
@@ -118,6 +124,35 @@ class RemoteMember(Member):
                 finally:
                     run.count()
                     self._doubt(remote)
+
+    def check_embeds(self) -> None:
+        """Raises RemoteError where its API has no embeddings."""
+        self._remote.check_embeds()
+
+    async def embed(
+        self, request: EmbeddingsRequest, caller: Caller, expected: int, *, background: bool
+    ) -> tuple[Sequence[Raw], Usage]:
+        """Vectors of the request's inputs, of about so many tokens, as JSON. Raises RequestError."""
+        now, gateway = time.monotonic(), self._gateway
+        if (wait := self._limit.wait(now, expected)) > 0:
+            raise NotNowError(self.name, Refusal(rate_limited(wait), wait))
+        seat = gateway.admission.admit(caller, self.name, prompt_tokens=expected, background=background)
+        usage: Usage | None = None
+        async with seat:
+            self.began(now, expected)
+            try:
+                vectors, usage = await self._remote.embed(request)
+                self._limit.accepted()
+            except BaseException as error:
+                (self.failed if is_broken(error) else self.said_nothing)(time.monotonic(), error)
+                raise
+            finally:
+                self.ended(time.monotonic(), expected, usage)
+            self.answered(time.monotonic())
+            seat.first_token()
+            seat.finished()
+        gateway.metrics.prompt_tokens.labels(self.name).inc(usage.prompt_tokens)
+        return vectors, usage
 
     def _tokens_to_count(self, asking: Asking) -> int:
         """Of the prompt, for the caller's limit of tokens; estimated, and only where there is one."""

@@ -72,6 +72,12 @@ class RouteMetrics:
         """A decision took so long."""
         self._decision.labels(policy).observe(seconds)
 
+    def embedded(self, model: str, status: str, cost: float) -> None:
+        """A request for embeddings of a model elsewhere has ended."""
+        self._answers.labels(model, model, status).inc()
+        self._attempts.labels(model, model).inc()
+        self._cost.labels(model, model).inc(cost)
+
     def ended(self, execution: Execution, status: str) -> None:
         """A request has ended."""
         policy = execution.route.rule.name

@@ -18,6 +18,7 @@ from headrace.gateway.asking import Asking
 from headrace.gateway.callers import Caller
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.routed.decider import Decider
+from headrace.gateway.routed.embedding import RemoteEmbeddings
 from headrace.gateway.routed.execution import Execution
 from headrace.gateway.routed.local_member import LocalMember
 from headrace.gateway.routed.member import Member
@@ -94,6 +95,7 @@ class Routes:
         self._confidences = confidences_of(tables.routing.confidence)
         self._budgets = Budgets(tables.budgets, store)
         self._decider = Decider(self.members, self.quality, self._budgets)
+        self.embeddings = RemoteEmbeddings(self.members, tables.policies, self._budgets, self.metrics)
         self.recent = Recent()
         self.shadow = Shadow(
             self._ask,
