@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from gateway.remotes.asking import NAME
 from headrace.gateway.answering import Answer
+from headrace.gateway.openai.logprobs import CompletionLogprobsOf, chat_logprobs
 from headrace.gateway.remotes.anthropic_stream import AnthropicStream
 from headrace.gateway.remotes.errors import RemoteError
+from headrace.gateway.remotes.logprobs import Vocabulary
 from headrace.gateway.remotes.openai_stream import OpenAIStream
 from headrace.gateway.remotes.parts import Parts
 from headrace.gateway.remotes.run import Stream
@@ -44,6 +46,19 @@ def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 JSON = st.recursive(VALUES, lambda inner: objects(inner) | st.lists(inner, max_size=3), max_leaves=12)
+TOKENS = st.fixed_dictionaries(
+    {"token": st.sampled_from(["a", "\ud800", "\N{GREEK SMALL LETTER MU}"]), "logprob": VALUES},
+    optional={"bytes": st.lists(st.integers(-1, 256), max_size=2), "top_logprobs": JSON},
+)
+LOGPROBS = JSON | st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.lists(TOKENS, max_size=2),
+        "tokens": st.lists(st.sampled_from(["a", "\ud800"]), max_size=3),
+        "token_logprobs": st.lists(st.sampled_from([-1, 7, None, -1e308]), max_size=3),
+        "top_logprobs": st.lists(objects(st.floats(-9, 1)), max_size=3),
+    },
+)
 OPENAI = st.fixed_dictionaries(
     {},
     optional={
@@ -54,6 +69,8 @@ OPENAI = st.fixed_dictionaries(
                     "index": st.sampled_from([0, 1, 2, -1]),
                     "delta": objects(VALUES)
                     | st.fixed_dictionaries({"tool_calls": st.lists(objects(JSON), max_size=2)}),
+                    "text": st.sampled_from(["Water", "", 7]),
+                    "logprobs": LOGPROBS,
                     "finish_reason": VALUES,
                 },
             ),
@@ -88,6 +105,10 @@ def told(stream: Stream, parts: Parts, events: list[Any]) -> None:
             break
         for index, came, token, reason in pieces:
             answers[index].add(came, token)
+            if parts.vocabulary is not None:
+                chat_logprobs([token], parts.vocabulary.token_bytes)
+                CompletionLogprobsOf(parts.vocabulary.token_bytes).of([token])
+                assert all(chosen <= 0 for chosen, *_ in token.logprobs)
             assert reason in (None, "stop", "length", "tool_calls", "content_filter")
     for answer in answers:
         json.dumps(vars_of(answer)).encode()
@@ -103,9 +124,9 @@ def vars_of(answer: Answer) -> list[str]:
     return [answer.text, answer.reasoning, *(call.name + call.arguments for call in answer.calls)]
 
 
-@given(st.lists(OPENAI | JSON, max_size=5))
-def test_no_chunk_breaks_an_answer(events: list[Any]) -> None:
-    parts = Parts(NAME, "1", 2, 50)
+@given(st.lists(OPENAI | JSON, max_size=5), st.booleans())
+def test_no_chunk_breaks_an_answer(events: list[Any], with_logprobs: bool) -> None:
+    parts = Parts(NAME, "1", 2, 50, Vocabulary() if with_logprobs else None)
     told(OpenAIStream(NAME, parts, Secret(NAME, None)), parts, events)
 
 
