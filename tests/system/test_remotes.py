@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("headrace._native", reason="the native module is not built; `make setup` builds it")
 
 from gateway.remotes.asking import Told, answer, request, run
+from gateway.routed.fleet import routed
 from headrace.gateway.remotes.errors import RemoteError
 from headrace.gateway.remotes.remote import Remote
 from headrace.routing.tables import ModelTable
@@ -90,3 +91,31 @@ def test_a_refusal_of_the_server_is_told_as_it_is(server: Server, api: str) -> N
         ask(server, api, messages=[{"role": "user", "content": "a b c " * 20_000}], max_tokens=5)
     error = caught.value
     assert (error.code, error.elsewhere, error.broken) == ("context_length_exceeded", True, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (
+            "completions",
+            {"prompt": ["Water flows", "1, 2, 3,"], "n": 2, "logprobs": 2, "seed": 7, "max_tokens": 8},
+        ),
+        ("completions", {"prompt": "Water flows", "echo": True, "temperature": 0, "max_tokens": 8}),
+        ("chat/completions", {"messages": COUNT, "logprobs": True, "top_logprobs": 2, "max_tokens": 8}),
+        ("embeddings", {"input": ["Water flows", "downhill"]}),
+    ],
+)
+def test_what_a_remote_gives_is_handed_on_as_it_is(
+    server: Server, tmp_path: Path, path: str, fields: dict[str, Any]
+) -> None:
+    far = {"url": f"{server.url}/v1", "upstream": MODEL, "input_price": 1.0, "output_price": 1.0}
+    with routed(tmp_path, {"far": far | {"abilities": ["completions", "logprobs"]}}) as fleet:
+        body = {"temperature": 0} | fields
+        told = fleet.client.post(f"/v1/{path}", json=body | {"model": "far"}).json()
+    direct = httpx.post(f"{server.url}/v1/{path}", json=body | {"model": MODEL}, timeout=60).json()
+    for each in (told, direct):
+        for name in ("id", "created", "model", "system_fingerprint"):
+            each.pop(name, None)
+        each["usage"].pop("prompt_tokens_details", None)  # the second finds the prompt cached
+    del told["usage"]["headrace"]
+    assert told == direct
