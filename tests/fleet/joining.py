@@ -17,6 +17,8 @@ from headrace.worker.secret import Keys
 from headrace.worker.settings import WorkerSettings
 
 BEAT = 0.2
+PATIENCE = 30.0
+"""Seconds that a busy machine's worker has to tell its gauges."""
 CONTEXT = 400
 ENGINE = ("--threads", "1", "--cache-tokens", str(4 * CONTEXT), "--context-length", str(CONTEXT))
 
@@ -117,5 +119,5 @@ def states(fleet: Fleet) -> dict[str, State]:
 
 async def is_idle(fleet: Fleet) -> bool:
     """Whether every worker holds no block for anybody."""
-    stats = (await fleet.stats()).values()
+    stats = (await fleet.stats(PATIENCE)).values()
     return all((now.running, now.waiting, now.blocks_used) == (0, 0, 0) for now in stats)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from fleet.joining import PATIENCE
 from headrace.backends.sampling import SamplingParams
 from headrace.fleet import Fleet, FleetShape, RestartPolicy, State
 from headrace.worker.messages import Submit
@@ -56,7 +57,7 @@ def test_a_hot_prefix_does_not_drown_one_replica(synthetic_model: Path) -> None:
         await ask(fleet, "first", prompt(1, 200))
         long = [ask(fleet, f"r{i}", [*prompt(1, 200), *prompt(50 + i, 1000)], 30) for i in range(8)]
         await asyncio.gather(*long)
-        computed = [stats.computed_tokens for stats in (await fleet.stats()).values()]
+        computed = [stats.computed_tokens for stats in (await fleet.stats(PATIENCE)).values()]
         assert min(computed) > 0.3 * max(computed)
 
     on_two(synthetic_model, test)
@@ -65,7 +66,9 @@ def test_a_hot_prefix_does_not_drown_one_replica(synthetic_model: Path) -> None:
 def test_a_new_worker_is_not_thought_to_have_the_old_ones_cache(synthetic_model: Path) -> None:
     async def test(fleet: Fleet) -> None:
         await ask(fleet, "first", prompt(1))
-        (holder,) = (i for i, stats in enumerate((await fleet.stats()).values()) if stats.prompt_tokens)
+        (holder,) = (
+            i for i, stats in enumerate((await fleet.stats(PATIENCE)).values()) if stats.prompt_tokens
+        )
         pid = fleet.health()[holder].pid
         assert pid is not None
         async with aclosing(fleet.submit(Submit("r", prompt(9), 400, SamplingParams(temperature=0)))):

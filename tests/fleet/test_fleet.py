@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fleet.joining import PATIENCE
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import RequestError, WorkerDiedError, WorkerUnavailableError
 from headrace.fleet import Fleet, RestartPolicy, State, Stream
@@ -113,7 +114,7 @@ def test_a_stop_string_ends_the_request_wherever_tokens_divide_it(with_fleet: Wi
         stopped = await events(fleet.submit(request("stopped", tokens=24, stop=[text[at : at + 4]])))
         assert "".join(event.text for event in stopped) == text[:at]
         assert stopped[-1].finish_reason == "stop"
-        generated = (await fleet.stats())["worker-0"].generated_tokens
+        generated = (await fleet.stats(PATIENCE))["worker-0"].generated_tokens
         assert generated == 24 + sum(len(event.token_ids) for event in stopped)
 
     with_fleet(test)
@@ -123,8 +124,8 @@ def test_leaving_a_stream_cancels_its_request_and_frees_its_blocks(with_fleet: W
     async def test(fleet: Fleet) -> None:
         async with aclosing(fleet.submit(request("left", prompt=100, tokens=300))) as stream:
             await anext(stream)
-            assert (await fleet.stats())["worker-0"].blocks_used >= 7
-        after = (await fleet.stats())["worker-0"]
+            assert (await fleet.stats(PATIENCE))["worker-0"].blocks_used >= 7
+        after = (await fleet.stats(PATIENCE))["worker-0"]
         assert (after.running, after.waiting, after.blocks_used) == (0, 0, 0)
         assert after.generated_tokens < 300
 
@@ -153,7 +154,7 @@ def test_what_a_killed_worker_leaves_goes_on_at_the_next_as_if_nothing_had_happe
         health = fleet.health()[0]
         assert health.pid not in (None, pid)
         assert (health.restarts, health.reason) == (1, "the worker was killed by SIGKILL")
-        assert (await fleet.stats())["worker-0"].blocks_used == 0
+        assert (await fleet.stats(PATIENCE))["worker-0"].blocks_used == 0
 
     with_fleet(test)
 
@@ -188,7 +189,7 @@ def test_a_request_that_waits_for_a_worker_can_be_left(with_fleet: WithFleet) ->
         async with aclosing(fleet.submit(request("left"))):
             pass
         await until(lambda: fleet.health()[0].state is State.READY)
-        assert (await fleet.stats())["worker-0"].prompt_tokens == 0
+        assert (await fleet.stats(PATIENCE))["worker-0"].prompt_tokens == 0
 
     with_fleet(test)
 

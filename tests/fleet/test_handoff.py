@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fleet.joining import PATIENCE
 from headrace.backends.sampling import SamplingParams
 from headrace.fleet import Fleet, FleetShape, RestartPolicy, State
 from headrace.worker.messages import Constraint, Submit, TokenEvent
@@ -58,7 +59,7 @@ async def answers(fleet: Fleet, requests: list[Submit]) -> list[list[tuple[objec
 async def idle(fleet: Fleet) -> None:
     """Until no worker holds anything, which must be soon."""
     for _ in range(100):
-        stats = list((await fleet.stats()).values())
+        stats = list((await fleet.stats(PATIENCE)).values())
         if not any(s.blocks_used or s.running or s.waiting for s in stats):
             return
         await asyncio.sleep(0.05)
@@ -93,7 +94,7 @@ def alone(synthetic_model: Path, requests: list[Submit]) -> list[list[tuple[obje
 def test_streams_by_two_workers_are_those_by_one(synthetic_model: Path, requests, alone) -> None:
     async def test(fleet: Fleet) -> None:
         assert await answers(fleet, requests) == alone
-        stats = await fleet.stats()
+        stats = await fleet.stats(PATIENCE)
         prefiller, decoder = stats["worker-0"], stats["worker-1"]
         assert prefiller.generated_tokens == 0
         assert prefiller.computed_tokens > 1300

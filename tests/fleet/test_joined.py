@@ -21,6 +21,7 @@ import zmq
 from fleet.joining import (
     BEAT,
     ENGINE,
+    PATIENCE,
     Told,
     answers,
     gateway,
@@ -98,7 +99,7 @@ def test_workers_join_and_compute_what_one_worker_would(
     async def test(fleet: Fleet) -> None:
         assert states(fleet) == dict.fromkeys(PAIR, State.READY)
         assert await answers(fleet, LONG) == alone
-        computed = {name: stats.generated_tokens for name, stats in (await fleet.stats()).items()}
+        computed = {name: stats.generated_tokens for name, stats in (await fleet.stats(PATIENCE)).items()}
         assert all(computed[name] > 0 for name in PAIR)
         assert await is_idle(fleet)
 
@@ -185,7 +186,7 @@ def test_a_prompt_computed_by_one_host_is_answered_by_another(
                 if replica.name in PAIR:
                     replica.drain()
             assert await answers(fleet, asked) == whole
-            stats = await fleet.stats()
+            stats = await fleet.stats(PATIENCE)
         assert (stats["prefill"].generated_tokens, stats["decode"].generated_tokens) == (0, 20)
         assert stats["decode"].imported_tokens >= 300
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fleet.joining import PATIENCE
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import RequestError, WorkerUnavailableError
 from headrace.fleet import Fleet, FleetShape, RestartPolicy, State
@@ -117,7 +118,7 @@ def test_a_rolling_restart_replaces_every_worker_and_no_stream_notices(
         progress = fleet.rolling.progress
         assert progress is not None
         assert (progress.total, progress.done, progress.running, progress.error) == (2, 2, False, "")
-        assert all(stats.blocks_used == 0 for stats in (await fleet.stats()).values())
+        assert all(stats.blocks_used == 0 for stats in (await fleet.stats(PATIENCE)).values())
 
     on_a_fleet(synthetic_model, FleetShape(2), test)
 
@@ -211,9 +212,9 @@ def test_roles_change_while_streams_run(synthetic_model: Path, expected: list[li
         fleet.set_role("worker-0", "prefill")
         fleet.set_role("worker-1", "decode")
         long = Submit(id="long", prompt=[i % 250 for i in range(500)], max_tokens=4, sampling=SAMPLED)
-        before = (await fleet.stats())["worker-0"]
+        before = (await fleet.stats(PATIENCE))["worker-0"]
         await tokens_of(fleet, long)
-        after = (await fleet.stats())["worker-0"]
+        after = (await fleet.stats(PATIENCE))["worker-0"]
         assert after.computed_tokens - before.computed_tokens >= 400  # it computed the prompt
         assert await asyncio.gather(*running) == expected
         for name, role in (("worker-0", "decode"), ("worker-1", "prefill")):
