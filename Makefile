@@ -21,8 +21,9 @@ setup: $(VENV)/installed ## make .venv and install headrace in it
 serve: $(VENV)/installed ## serve the default model on http://127.0.0.1:8000
 	@$(BIN)/headrace serve $(ARGS)
 
+# By two processes at once, for the tests spend half of their time waiting; pytest alone runs them one by one.
 test: $(VENV)/installed-dev ## run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-oracle: $(VENV)/installed-dev ## run the slow numerical comparisons too
 	@$(BIN)/python -m pytest -m oracle $(ARGS)

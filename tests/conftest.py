@@ -1,9 +1,12 @@
-"""What tests share: golden values, real models from the models cache, and a small synthetic model."""
+"""What tests share: golden values, real models from the models cache, a small synthetic model; and by whom
+they are run, where they are run by several processes at once.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,23 @@ from synthetic import write_synthetic
 settings.register_profile("same-cases", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("same-cases")
+
+# Tests start hundreds of processes, of which each would compile all modules if it may not keep them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests are run by one process, and so are all of those that share the server `for_clients`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(nodeid.split("::")[0])
+            return "clients" if file.startswith("tests/system/test_clients") else file
+
+    return ByServer(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def _shared_data() -> Path:
