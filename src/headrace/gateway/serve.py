@@ -32,6 +32,7 @@ from headrace.gateway.prompter import ModelPrompter
 from headrace.gateway.recruiting import WorkersPort, open_port
 from headrace.gateway.request_log import Observer
 from headrace.gateway.routed.opened import check_tables, opened_routes
+from headrace.gateway.routed.speed_test import speeds_tested
 from headrace.gateway.server import ServerOptions, listen, serve
 from headrace.gateway.state import Gateway
 from headrace.gateway.waiting_room import Capacity
@@ -238,7 +239,7 @@ async def _serve(
 
         data_dir = settings.data_dir or home() / "data"
         routes = opened_routes(settings.fleet, gateway, data_dir, workers, _machine(settings.worker))
-        async with gateway.batches, routes:
+        async with gateway.batches, routes as router, speeds_tested(gateway, router):
             await serve(
                 gateway,
                 sock,

@@ -24,6 +24,7 @@ from headrace.gateway.callers import Callers
 from headrace.gateway.connections import BoundedServer
 from headrace.gateway.routed.opened import opened_routes
 from headrace.gateway.routed.routes import Routes
+from headrace.gateway.routed.speed_test import speeds_tested
 from headrace.gateway.served import ServedModel
 from headrace.gateway.server import ServerOptions, configure, listen
 from headrace.gateway.state import Gateway
@@ -132,6 +133,7 @@ def routed(
     callers: Callers | None = None,
     request_timeout: float | None = None,
     machine: str = "",
+    tests_speeds: bool = False,
 ) -> Iterator[Fleet]:
     """Serves on a thread until the block ends; models are made by `here` and `far`."""
     sock = listen("127.0.0.1", 0)
@@ -166,6 +168,8 @@ def routed(
             routes = opened_routes(read, gateway, data_dir, dict.fromkeys(served, 1), machine)
             server = BoundedServer(configure(gateway, ServerOptions()))
             async with gateway.batches, routes as fleet.routes:
+                if tests_speeds:
+                    await stack.enter_async_context(speeds_tested(gateway, fleet.routes))
                 parts["server"] = server
                 started.set()
                 await server.serve([sock])

@@ -126,6 +126,12 @@ class LocalMember(Member):
             price.cost(_MILLION, 0, 0), price.cost(_MILLION, _MILLION, 0), price.cost(0, 0, _MILLION)
         )
 
+    def took_alone(self, tokens: int, first_token: float, per_token: float, now: float) -> None:
+        """With nothing else running, a prompt of so many tokens took a worker so many seconds, and then each
+        token of its answer."""
+        self._price.alone(first_token / tokens, per_token)
+        self._speed.observed(tokens, first_token, per_token, 0, now)
+
     def answer(self, asking: Asking, *, counted: bool) -> AbstractAsyncContextManager[Running]:
         return local_answer(self._gateway, asking, counted=counted)
 
