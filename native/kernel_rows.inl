@@ -1,4 +1,4 @@
-// Work on single rows: norm, rounding, activation, and the weights of sampling.
+// Work on single rows: norm, rounding, activation, the weights of sampling, and how near a point is to others.
 
 namespace headrace {
 namespace {
@@ -93,6 +93,19 @@ void weights(const float* x, int n, float maximum, float temperature, float* w) 
   int i = 0;
   for (; i + 16 <= n; i += 16) store(w + i, exp((load<f32x16>(x + i) - splat(maximum)) / splat(temperature)));
   for (; i < n; ++i) w[i] = exp((splat(x[i]) - splat(maximum)) / splat(temperature))[0];
+}
+
+void nearness(const float* at, const float* points, int dimensions, int tiles, float width, float* near) {
+  constexpr int sums = kPointTile / 16;
+  for (int tile = 0; tile < tiles; ++tile, near += kPointTile) {
+    f32x16 apart[sums]{};
+    for (int d = 0; d < dimensions; ++d, points += kPointTile)
+      for (int i = 0; i < sums; ++i) {
+        const f32x16 difference = splat(at[d]) - load<f32x16>(points + 16 * i);
+        apart[i] = fma(difference, difference, apart[i]);
+      }
+    for (int i = 0; i < sums; ++i) store(near + 16 * i, exp(splat(-width) * apart[i]));
+  }
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace headrace {
 constexpr int kBlock = 16;   // tokens in a cache block
 constexpr int kKeyGroup = 4;  // elements of a key that share a scale in an int8 cache
 constexpr int kPart = 256;   // tokens in an attention part, cut at absolute multiples
+constexpr int kPointTile = 64;  // points that are measured side by side
 constexpr int kMaxQueries = 16;  // query vectors that one attention call takes
 
 // The rows of a step as a matrix product reads them: group by group, the rows of a group side by side, so that a
@@ -82,6 +83,8 @@ struct Kernels {
                 float* total);
   // w[i] = exp((x[i] − maximum) / temperature)
   void (*weights)(const float* x, int n, float maximum, float temperature, float* w);
+  // near[i] = exp(-width · |at − point i|²) for `tiles` tiles of points, [tile][dimension][kPointTile].
+  void (*nearness)(const float* at, const float* points, int dimensions, int tiles, float width, float* near);
   // Copies whole stripes and adds them to a sum. `past_cache`: for a place that is not read soon.
   void (*copy_summed)(uint8_t* to, const uint8_t* from, size_t stripes, bool past_cache, BlockSum* sum);
 };

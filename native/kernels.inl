@@ -47,6 +47,6 @@ namespace headrace {
 
 const Kernels HEADRACE_KERNELS = {HEADRACE_ISA_NAME, HEADRACE_NUMERICS, multiply_tile, rms_norm, quantize, swiglu,
                                   to_half,           to_int8,           keys_to_int8,  attend,   merge,    weights,
-                                  copy_summed};
+                                  nearness,          copy_summed};
 
 }  // namespace headrace

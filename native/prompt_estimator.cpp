@@ -23,7 +23,7 @@ float dot(const float* a, const float* b, size_t size) {
 
 }  // namespace
 
-PromptEstimator::PromptEstimator(Learnt learnt) : learnt_(std::move(learnt)) {
+PromptEstimator::PromptEstimator(Learnt learnt) : kernels_(*available_isas().begin_[0]), learnt_(std::move(learnt)) {
   const size_t models = learnt_.means.size(), rows = learnt_.support.size() / kCues, anchors = learnt_.anchors.size();
   const bool fits = learnt_.centre.size() == kCues && learnt_.scale.size() == kCues &&
                     learnt_.support.size() == rows * kCues && learnt_.duals.size() == rows * models &&
@@ -33,14 +33,16 @@ PromptEstimator::PromptEstimator(Learnt learnt) : learnt_(std::move(learnt)) {
   const auto within = [rows](int32_t row) { return row >= 0 && size_t(row) < rows; };
   if (!fits || !std::all_of(learnt_.anchors.begin(), learnt_.anchors.end(), within))
     throw std::invalid_argument("the estimator's arrays do not fit each other");
-  near_.resize(rows);
+  rows_ = rows;
   anchors_.resize(anchors);
-  squares_.resize(rows);
   values_.resize(models);
-  for (size_t row = 0; row < rows; ++row) {
-    const float* at = &learnt_.support[row * kCues];
-    squares_[row] = dot(at, at, kCues);
-  }
+  const size_t tiles = (rows + kPointTile - 1) / kPointTile;
+  near_.resize(tiles * kPointTile);
+  points_.resize(tiles * kPointTile * kCues);
+  for (size_t row = 0; row < rows; ++row)
+    for (size_t cue = 0; cue < kCues; ++cue)
+      points_[(row / kPointTile * kCues + cue) * kPointTile + row % kPointTile] = learnt_.support[row * kCues + cue];
+  Floats().swap(learnt_.support);
 }
 
 void PromptEstimator::estimate(std::span<const uint8_t> text, std::span<double> good, std::span<double> spread) {
@@ -49,7 +51,7 @@ void PromptEstimator::estimate(std::span<const uint8_t> text, std::span<double> 
   letters_.clear();
   measure_nearness(read_prompt(text, words_, letters_));
   std::copy(learnt_.means.begin(), learnt_.means.end(), values_.begin());
-  for (size_t row = 0; row < near_.size(); ++row)
+  for (size_t row = 0; row < rows_; ++row)
     for (size_t m = 0; m < models; ++m) values_[m] += double(near_[row]) * learnt_.duals[row * models + m];
   add_bag(words_, 0);
   add_bag(letters_, 1);
@@ -70,11 +72,8 @@ void PromptEstimator::measure_nearness(const std::array<double, kCues>& cues) {
     const double deviations = (cues[i] - learnt_.centre[i]) / learnt_.scale[i];
     at[i] = float(std::clamp(deviations, -double(learnt_.furthest), double(learnt_.furthest)));
   }
-  const float own = dot(at, at, kCues), width = -learnt_.width / kCues;
-  for (size_t row = 0; row < near_.size(); ++row) {
-    const float apart = own + squares_[row] - 2 * dot(at, &learnt_.support[row * kCues], kCues);
-    near_[row] = std::exp(std::max(apart, 0.0f) * width);
-  }
+  const int tiles = int(near_.size() / kPointTile);
+  kernels_.nearness(at, points_.data(), kCues, tiles, learnt_.width / kCues, near_.data());
 }
 
 // Of each bucket one plus the logarithm of its count, times its rarity; the squares of all sum to one.

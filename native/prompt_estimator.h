@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels.h"
 #include "prompt_cues.h"
 
 namespace headrace {
@@ -24,7 +25,7 @@ class PromptEstimator {
     float furthest;         // standard deviations beyond which a cue tells no more
   };
 
-  // Throws std::invalid_argument for shapes that do not fit.
+  // Throws std::invalid_argument for shapes that do not fit. The kernels are the best that this processor has.
   explicit PromptEstimator(Learnt learnt);
 
   // `good` and `spread`: (M). One call at a time.
@@ -35,9 +36,11 @@ class PromptEstimator {
   void add_bag(const Bag& bag, size_t kind);
   void measure_nearness(const std::array<double, kCues>& cues);
 
+  const Kernels& kernels_;
   Learnt learnt_;
-  Floats squares_;  // of the support's rows
-  Floats near_;     // to each of them
+  size_t rows_ = 0;  // N
+  Floats points_;    // the support's rows as `nearness` takes them
+  Floats near_;      // to each of them, and to what fills the last tile
   Floats anchors_;  // the same, to the anchors
   std::vector<double> values_, terms_;
   Bag words_, letters_;
