@@ -143,6 +143,28 @@ def test_a_connection_is_not_used_again_whose_other_side_closes_it_or_says_more_
     assert run(work(WHOLE.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"), False)) == 3
 
 
+def test_a_response_that_is_closed_again_does_nothing_to_the_next_one_on_its_connection() -> None:
+    async def work() -> None:
+        async with listening(saying(WHOLE, WHOLE[:-1])) as port:
+            connections = pool(port)
+            first = await connections.post(b"{}", 5.0)
+            while await first.read():
+                pass
+            first.close()
+            second = await connections.post(b"{}", 5.0)
+            assert await second.read() == b"wate"
+            first.close()
+            first.fail(RemoteError("late", code="remote_timeout"))
+            reading = asyncio.create_task(second.read())
+            await asyncio.sleep(0.05)
+            assert not reading.done()
+            reading.cancel()
+            second.close()
+            await connections.close()
+
+    run(work())
+
+
 def test_a_long_body_that_nobody_reads_waits_at_the_other_side() -> None:
     size = 30_000_000
 

@@ -32,6 +32,8 @@ class Response:
         """As in HTTP."""
         self.headers: Mapping[str, str] = connection.headers
         """By name in small letters."""
+        self._left = False
+        """The connection may be another response's by now."""
 
     async def read(self) -> bytes:
         """What has come next; empty at the end. Raises RemoteError."""
@@ -72,25 +74,27 @@ class Response:
 
     def fail(self, error: RemoteError) -> None:
         """Closes the connection; whoever waits in `read` gets the error."""
-        self._connection.fail(error)
+        if not self._left:
+            self._connection.fail(error)
 
     def close(self) -> None:
         """Gives the connection back where the response had ended, else closes it."""
-        self._pool.take_back(self._connection)
+        if not self._left:
+            self._left = True
+            self._pool.take_back(self._connection)
 
     async def settle(self) -> None:
         """Waits for the end, which is to be there by now, so that the connection can be used again."""
-        if not self._connection.at_end:
-            late = timed_out(self._name, "did not end its response", _SETTLE)
-            timer = self._loop.call_later(_SETTLE, self.fail, late)
-            try:
-                while await self._connection.read():
-                    pass
-            except (OSError, BrokenHttpError, RemoteError):
+        late = timed_out(self._name, "did not end its response", _SETTLE)
+        timer = self._loop.call_later(_SETTLE, self.fail, late)
+        try:
+            while not self._left and await self._connection.read():
                 pass
-            finally:
-                timer.cancel()
-        self.close()
+        except (OSError, BrokenHttpError, RemoteError):
+            pass
+        finally:
+            timer.cancel()
+            self.close()
 
 
 class Connections:
@@ -161,9 +165,7 @@ class Connections:
 
     def take_back(self, connection: HttpConnection) -> None:
         """Its exchange is over. Where that had come to its end, the connection waits for another."""
-        if connection not in self._used:
-            return
-        self._used.remove(connection)
+        self._used.discard(connection)
         if not connection.reusable:
             connection.close()
             return

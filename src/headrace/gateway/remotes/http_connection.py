@@ -53,8 +53,9 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """It is open, and nothing of an exchange is left."""
-        return self._kept and not self._ended and (self._complete or self._parser is None)
+        """It is open, and nothing of an exchange is left, but for a little that nobody read."""
+        over = self._complete or self._parser is None
+        return over and self._kept and not self._ended and self._waiting_bytes <= _MOST_WAITING
 
     @property
     def at_end(self) -> bool:
