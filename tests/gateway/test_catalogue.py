@@ -122,11 +122,11 @@ def test_an_idle_model_goes_after_its_time_and_the_first_one_stays(
             assert await answer(model, "a")
         (second,) = (r for r in catalogue.residents() if r.name == "second")
         assert second.expires_at is not None and 0 < second.expires_at - time.time() <= 0.2
-        await until(lambda: loaded(catalogue) == ["first"], seconds=2)
+        await until(lambda: loaded(catalogue) == ["first"])
         async with catalogue.use("second", keep_alive=0):
             pass
         await asyncio.sleep(0)
-        await until(lambda: loaded(catalogue) == ["first"], seconds=1)
+        await until(lambda: loaded(catalogue) == ["first"])
         async with catalogue.use("first"):
             pass
         assert catalogue.residents()[0].expires_at is None
@@ -280,7 +280,7 @@ def test_unloading_a_model_in_use_waits_for_its_last_user(with_catalogue: Callab
             await asyncio.sleep(0.05)
             assert not await catalogue.unload("second")
             assert len(await running) == 60
-        await until(lambda: loaded(catalogue) == ["first"], seconds=2)
+        await until(lambda: loaded(catalogue) == ["first"])
         assert await catalogue.unload("first")
         assert loaded(catalogue) == []
         async with catalogue.use("first") as first:

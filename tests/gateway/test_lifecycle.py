@@ -21,7 +21,7 @@ from headrace.models.sampling_defaults import SamplingDefaults
 BODY = {"model": "fake", "prompt": "Hi", "max_tokens": 400}
 
 
-def eventually(check: Callable[[], object], seconds: float = 5.0) -> None:
+def eventually(check: Callable[[], object], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "it never came to be"

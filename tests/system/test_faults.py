@@ -87,7 +87,7 @@ def server(model_path: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
         process.wait()
 
 
-def eventually(check: Callable[[], object], seconds: float = 20.0) -> None:
+def eventually(check: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "it never came to be"

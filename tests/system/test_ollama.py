@@ -98,7 +98,7 @@ def test_another_model_is_loaded_calls_a_tool_and_goes(client: ollama.Client) ->
         assert [(call.function.name, call.function.arguments) for call in calls] == [
             ("get_weather", {"city": "Paris"})
         ]
-    eventually(lambda: set(loaded(client)) == {"smollm2-135m:latest"}, seconds=5)
+    eventually(lambda: set(loaded(client)) == {"smollm2-135m:latest"})
 
 
 def test_an_empty_request_loads_a_model_and_unloads_it(client: ollama.Client) -> None:

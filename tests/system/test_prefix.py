@@ -43,7 +43,8 @@ def explained(server: Server, body: dict[str, Any], **headers: str) -> dict[str,
 
 
 def command(server: Server, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "100"}
     name, *rest = arguments
     return subprocess.run(
         [sys.executable, "-m", "headrace", "prefix", name, "--url", server.url, *rest],
@@ -112,12 +113,13 @@ def test_a_system_prompt_is_pinned_by_command_survives_the_worker_and_is_unpinne
     pin = json.loads(pinned.stdout)
     assert 0 <= pin["prompt_tokens"] - pin["pinned_tokens"] < 16
     os.kill(server.health()["workers"][0]["pid"], signal.SIGKILL)
-    eventually(lambda: server.health()["status"] == "ok" and pin["id"] in command(server, "list").stdout)
+    shown = f"{pin['id']}  pin"
+    eventually(lambda: server.health()["status"] == "ok" and shown in command(server, "list").stdout)
     cached = server.chat(**chat("hello")).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached >= pin["pinned_tokens"]
     listed = command(server, "list").stdout.splitlines()
     assert listed[0].split() == ["ID", "TOKENS", "HITS", "TEXT"]
-    assert any(line.startswith(f"{pin['id']}  pin") and "the world and" in line for line in listed)
+    assert any(line.startswith(shown) and "the world and" in line for line in listed)
     assert "no longer pinned" in command(server, "unpin", pin["id"]).stdout
     gone = command(server, "unpin", pin["id"])
     assert (gone.returncode, "There is no pin" in gone.stderr) == (1, True)

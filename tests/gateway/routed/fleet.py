@@ -325,7 +325,7 @@ def slowly(seconds: float) -> Script:
     return script
 
 
-def eventually(check: Callable[[], object], seconds: float = 5.0) -> None:
+def eventually(check: Callable[[], object], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "it never came to be"
