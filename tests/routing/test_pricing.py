@@ -113,7 +113,8 @@ def test_what_a_model_takes_alone_is_the_price_until_it_is_measured_at_work() ->
     wide, deep = (LocalPrice(3600.0, 1, *speeds_of(size), prices) for size in (10**9, 10**8))
     prices += [wide, deep]
     wide.alone(0.001, 0.01)
-    deep.alone(0.002, 0.04)
+    deep.alone(0.002, 0.06)
+    deep.alone(0.003, 0.04)
     assert wide.cost(100, 0, 10) == pytest.approx(0.1 + 0.1)
     assert deep.cost(100, 0, 10) == pytest.approx(0.2 + 0.4)
     for _ in range(100):

@@ -158,12 +158,15 @@ class LocalPrice:
         return busy / self._expected if busy else None
 
     def alone(self, prompt_token: float, answer_token: float) -> None:
-        """A token of a prompt, and of an answer, takes a worker so many seconds that computes nothing else.
+        """A token of a prompt, and of an answer, took a worker so many seconds that computed nothing else.
 
-        It takes the place of the speeds that were guessed.
+        It takes the place of the speeds that were guessed. Of several such measurements the fastest counts:
+        whatever disturbs one makes it slower.
         """
-        self._prior = (max(prompt_token, _SHORTEST), max(answer_token, _SHORTEST))
-        self._alone = True
+        took = (max(prompt_token, _SHORTEST), max(answer_token, _SHORTEST))
+        if self._alone:
+            took = (min(took[0], self._prior[0]), min(took[1], self._prior[1]))
+        self._prior, self._alone = took, True
         self._seconds = self._solved()
 
     def began(self, now: float) -> None:

@@ -12,7 +12,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
@@ -26,23 +26,25 @@ from headrace.worker.messages import Submit
 
 log = logging.getLogger("headrace.gateway")
 
-_FEW_TOKENS, _MANY_TOKENS = 16, 96
-"""Of a prompt. The first one has few: it tells how many a short test can have, and touches the weights."""
-_ANSWER_TOKENS, _FEWEST_ANSWER_TOKENS = 25, 4
-_PART_SECONDS = 0.1
+_FIRST_PROMPT, _LONGEST_PROMPT = 16, 96
+_FIRST_ANSWER, _LONGEST_ANSWER = 4, 64
+"""Tokens. The first request touches the weights, and tells how long the others can be."""
+_PART_SECONDS = 0.07
 """That a prompt, and an answer, should take."""
-_ROUNDS = 2
-"""The faster one counts: what disturbs a test only makes it slower."""
+_ALIKE = 1.1
+"""It is repeated until the two fastest times are alike to this factor,"""
+_ENOUGH_SECONDS = 1.0
+"""or so much time is spent."""
 _LEAST_URGENT = 2**31 - 1
 _AGAIN_SECONDS, _MOST_SECONDS = 0.1, 60.0
 """After which it is tried again, at first and at most."""
 
 
 class _Took(NamedTuple):
-    """Seconds."""
+    """Seconds from the request on. Whatever disturbs it makes both longer."""
 
     first_token: float
-    per_token: float
+    last_token: float
 
 
 @asynccontextmanager
@@ -79,32 +81,64 @@ async def _tested(gateway: Gateway, member: LocalMember) -> bool:
     if served is None or served.engine.first_token_in(1) is None:
         return False
     try:
-        tokens = min(_FEW_TOKENS, served.context_length // 2)
-        took = [await _ask(gateway, served, tokens)]
-        if took[0] is not None:
-            at_once = round(tokens * _PART_SECONDS / max(took[0].first_token, 1e-6))
-            tokens = min(max(tokens, at_once), _MANY_TOKENS, served.context_length // 2)
-            took = [await _ask(gateway, served, tokens) for _ in range(_ROUNDS)]
+        result = await _test(gateway, served)
     except HeadraceError as error:
         log.info("the speed of %s cannot be tested: %s", member.name, error)
         return False
-    undisturbed = [each for each in took if each is not None]
-    if len(undisturbed) < _ROUNDS:
-        return False
-    first_token, per_token = map(min, zip(*undisturbed, strict=True))
-    member.took_alone(tokens, first_token, per_token, time.monotonic())
-    return True
+    if result is not None:
+        member.took_alone(*result, time.monotonic())
+    return result is not None
 
 
-async def _ask(gateway: Gateway, served: ServedModel, tokens: int) -> _Took | None:
-    """A prompt of so many tokens. None where somebody else is served, too."""
+async def _test(gateway: Gateway, served: ServedModel) -> tuple[int, float, float] | None:
+    """Tokens of a prompt, the seconds until the first token, and those of each further one.
+
+    None where somebody else is served, too.
+    """
+    room, began = served.context_length // 2, time.monotonic()
+    prompt, answer = min(_FIRST_PROMPT, room), min(_FIRST_ANSWER, room)
+    took = await _ask(gateway, served, prompt, answer)
+    if took is None:
+        return None
+    each = max((took.last_token - took.first_token) / (answer - 1), 1e-6)
+    prompt = min(max(prompt, round(prompt * _PART_SECONDS / took.first_token)), _LONGEST_PROMPT, room)
+    answer = min(max(answer, round(_PART_SECONDS / each)), _LONGEST_ANSWER, room)
+    firsts, lasts = list[float](), list[float]()
+    while not (_sure(firsts) and _sure(lasts)) and (not lasts or time.monotonic() - began < _ENOUGH_SECONDS):
+        took = await _ask(gateway, served, prompt, answer)
+        if took is None:
+            return None
+        firsts.append(took.first_token)
+        lasts.append(took.last_token)
+    return prompt, *_divided(prompt, answer, min(firsts), min(lasts))
+
+
+def _sure(times: Sequence[float]) -> bool:
+    fastest = sorted(times)[:2]
+    return len(fastest) == 2 and fastest[1] < _ALIKE * fastest[0]
+
+
+def _divided(prompt: int, answer: int, first_token: float, last_token: float) -> tuple[float, float]:
+    """Seconds until the first token, and of each further one.
+
+    Events that were read late, all at once, say how long all took and not the answer's part: a token of an
+    answer never takes less than one of a prompt.
+    """
+    even = last_token / (prompt + answer - 1)
+    if first_token > even * prompt:
+        return even * prompt, even
+    return first_token, (last_token - first_token) / (answer - 1)
+
+
+async def _ask(gateway: Gateway, served: ServedModel, prompt: int, answer: int) -> _Took | None:
+    """A prompt and an answer of so many tokens. None where somebody else is served, too."""
     if _busy(gateway):
         return None
-    draw = random.Random(tokens)
+    draw = random.Random(prompt)
     submit = Submit(
         f"speed-test-{secrets.token_hex(12)}",
-        [draw.randrange(served.prompter.vocab_size) for _ in range(tokens)],
-        max_tokens=min(_ANSWER_TOKENS, served.context_length - tokens),
+        [draw.randrange(served.prompter.vocab_size) for _ in range(prompt)],
+        max_tokens=answer,
         sampling=SamplingParams(),
         ignore_eos=True,
         priority=_LEAST_URGENT,
@@ -112,21 +146,14 @@ async def _ask(gateway: Gateway, served: ServedModel, tokens: int) -> _Took | No
     )
     began = time.monotonic()
     first_at = last_at = 0.0
-    further = 0
     async with aclosing(served.engine.submit(submit)) as stream:
         async for event in stream:
             if _busy(gateway):
                 return None
-            if not event.token_ids:
-                continue
-            last_at = time.monotonic()
-            if not first_at:
-                first_at = last_at
-                continue
-            further += len(event.token_ids)
-            if further >= _FEWEST_ANSWER_TOKENS and last_at - first_at > _PART_SECONDS:
-                break
-    return _Took(first_at - began, (last_at - first_at) / further) if further else None
+            if event.token_ids:
+                last_at = time.monotonic()
+                first_at = first_at or last_at
+    return _Took(first_at - began, last_at - began)
 
 
 def _busy(gateway: Gateway) -> bool:
