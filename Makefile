@@ -1,5 +1,6 @@
 # Everything from a fresh checkout, with nothing installed but python3, make and a C++20 compiler.
 # `make help` lists the targets; ARGS is handed on: make serve ARGS="--port 9000", make test ARGS="tests/engine -x".
+# PYTHON chooses the Python of a new environment, VENV its folder: make test PYTHON=python3.13 VENV=.venv-3.13.
 
 VENV := .venv
 BIN := $(VENV)/bin
