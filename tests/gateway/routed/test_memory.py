@@ -64,7 +64,7 @@ def test_lengths_speeds_and_prices_are_known_after_a_restart(tmp_path: Path, ups
     with fleet(tmp_path, upstream) as second:
         again = shown(second, "near"), shown(second, "far")
     for before, after, new in zip(taught, again, untaught, strict=True):
-        assert after == pytest.approx(before, rel=0.05)
+        assert after == pytest.approx(before, rel=0.02)
         assert after["output_tokens"] != pytest.approx(new["output_tokens"], rel=0.1)
         assert after["tokens_per_second"] != pytest.approx(new["tokens_per_second"], rel=0.1)
     assert again[0]["cost"] / again[0]["output_tokens"] != pytest.approx(
@@ -124,7 +124,7 @@ def test_what_is_damaged_is_learnt_anew_and_told_in_the_log(
         ):
             writing.execute("UPDATE learnt SET value = ? WHERE name = ?", (value, name))
     with fleet(tmp_path, upstream) as second:
-        assert shown(second, "far") == pytest.approx(far_before, rel=0.05)
+        assert shown(second, "far") == pytest.approx(far_before, rel=0.02)
         assert second.chat("near").status_code == 200
     assert "'lengths of near' is damaged" in caplog.text
     for name in ("prices of near", "speeds of near"):

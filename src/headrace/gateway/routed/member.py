@@ -15,7 +15,8 @@ from headrace.gateway.asking import Asking
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
 from headrace.gateway.remotes.outgoing import MOST_TOKENS
-from headrace.gateway.routed.need import BYTES_PER_TOKEN, Need
+from headrace.gateway.routed.need import Need
+from headrace.gateway.routed.prompt_length import PromptLength
 from headrace.routing.breaker import Breaker
 from headrace.routing.candidate import circuit_open, lacks, too_short
 from headrace.routing.learner import Learner
@@ -24,12 +25,6 @@ from headrace.routing.pricing import RemotePrice
 from headrace.routing.tables import ModelTable
 
 log = logging.getLogger("headrace.gateway")
-
-_LEARNING = 0.05
-"""Weight of the newest prompt in what is known of its tokens' length."""
-_LEARNING_AROUND = 0.3
-"""Of the newest short prompt in what is known of the tokens around all prompts; those hardly differ."""
-_MARGIN_TOKENS = 64
 
 
 class Foreseen(NamedTuple):
@@ -101,9 +96,7 @@ class Member(ABC):
         self.breaker = Breaker()
         self.lengths = OutputLength()
         self.in_flight = 0
-        self._bytes_per_token = BYTES_PER_TOKEN
-        self._around = 0.0
-        """Tokens that its chat template adds besides those around each message, such as a system prompt."""
+        self.prompts = PromptLength()
 
     # what it can do
 
@@ -143,9 +136,8 @@ class Member(ABC):
         """Per million tokens, at the present load."""
 
     def most_input(self, need: Need) -> int:
-        """Tokens that the prompt can have at most: one is a byte at least, as in digits and rare scripts."""
-        around = round(self._around) + need.messages * 16 + _MARGIN_TOKENS
-        return need.size + need.given_tokens + around
+        """Tokens that the prompt can have at most."""
+        return self.prompts.most(need)
 
     def most_output(self, need: Need, input_tokens: int) -> int:
         """Tokens of each answer at most."""
@@ -156,7 +148,7 @@ class Member(ABC):
 
     def tokens(self, need: Need) -> int:
         """Of the prompt, as far as can be told from its length."""
-        return need.tokens(self._bytes_per_token) + (round(self._around) if need.chat else 0)
+        return self.prompts.expected(need)
 
     # answering
 
@@ -198,16 +190,8 @@ class Member(ABC):
         """Takes in how an answer went."""
         need = outcome.need
         self.lengths.observed(need.cues, outcome.output_tokens // need.sequences, outcome.cut)
-        if not outcome.input_tokens:
-            return
-        if need.size <= _MARGIN_TOKENS:
-            if need.chat and "vision" not in need.abilities:
-                around = max(0.0, outcome.input_tokens - need.tokens(self._bytes_per_token))
-                self._around += _LEARNING_AROUND * (around - self._around)
-        else:
-            around = need.messages * 4 + (self._around if need.chat else 0.0)
-            spent = max(1.0, outcome.input_tokens - around)
-            self._bytes_per_token += _LEARNING * (min(16.0, need.size / spent) - self._bytes_per_token)
+        if outcome.input_tokens:
+            self.prompts.observed(need, outcome.input_tokens)
 
     @property
     @abstractmethod
@@ -217,7 +201,7 @@ class Member(ABC):
     @property
     def learners(self) -> Mapping[str, Learner]:
         """What it learns that shall outlive the server."""
-        return {"lengths": self.lengths}
+        return {"lengths": self.lengths, "prompts": self.prompts}
 
     async def close(self) -> None:  # noqa: B027 - most hold nothing
         """Lets go of what it holds."""

@@ -101,7 +101,8 @@ class Memory:
         identity = member.identity
         if identity is None:
             return None
-        machine = () if learner is member.lengths else (self._machine, self._workers.get(member.name))
+        anywhere = learner is member.lengths or learner is member.prompts
+        machine = () if anywhere else (self._machine, self._workers.get(member.name))
         return repr((_FORMAT, *identity, *machine))
 
 
