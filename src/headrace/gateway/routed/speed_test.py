@@ -131,7 +131,7 @@ def _divided(prompt: int, answer: int, first_token: float, last_token: float) ->
 
 
 async def _ask(gateway: Gateway, served: ServedModel, prompt: int, answer: int) -> _Took | None:
-    """A prompt and an answer of so many tokens. None where somebody else is served, too."""
+    """A prompt and an answer of so many tokens. None where somebody else is served, too, or nothing came."""
     if _busy(gateway):
         return None
     draw = random.Random(prompt)
@@ -153,10 +153,10 @@ async def _ask(gateway: Gateway, served: ServedModel, prompt: int, answer: int) 
             if event.token_ids:
                 last_at = time.monotonic()
                 first_at = first_at or last_at
-    return _Took(first_at - began, last_at - began)
+    return _Took(first_at - began, last_at - began) if first_at else None
 
 
 def _busy(gateway: Gateway) -> bool:
-    """Whether a model that runs here is asked, or about to be."""
+    """Whether a model that runs here is asked, or about to be, or the server ends."""
     rooms = map(gateway.admission.room, gateway.models)
-    return any(room.running or room.held for room in rooms)
+    return gateway.admission.draining or any(room.running or room.held for room in rooms)
