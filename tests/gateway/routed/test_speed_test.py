@@ -19,8 +19,14 @@ def candidates(fleet: Fleet, **fields: Any) -> dict[str, dict[str, Any]]:
     return {each["model"]: each for each in fleet.explain(**fields)["candidates"]}
 
 
+def alone(fleet: Fleet) -> Any:
+    """Seconds of a token of a prompt and of an answer, once the slow model is tested."""
+    saved: Any = fleet.routes.members["slow"].learners["prices"].save()
+    return saved["alone"]
+
+
 def shown(fleet: Fleet) -> bool:
-    return fleet.routes.members["slow"].learners["prices"].save()["alone"] is not None  # type: ignore[index]
+    return alone(fleet) is not None
 
 
 def trials_of(engine: FakeEngine) -> list[str]:
@@ -73,3 +79,11 @@ def test_a_worker_that_dies_of_it_ends_no_server(tmp_path: Path) -> None:
         assert trials_of(fleet.engines["quick"])
         fleet.engines["quick"].dies_after = None
         assert fleet.chat("quick").status_code == 200
+
+
+def test_where_all_came_at_once_an_answers_tokens_take_no_less_than_a_prompts(tmp_path: Path) -> None:
+    models = {name: here(step_seconds=0.0, cost_per_hour=3.6) for name in ("quick", "slow")}
+    with routed(tmp_path, models, tests_speeds=True) as fleet:
+        eventually(lambda: shown(fleet))
+        prompt_token, answer_token = alone(fleet)
+        assert 0 < prompt_token <= answer_token * (1 + 1e-9)
