@@ -90,7 +90,7 @@ class ReferenceBackend(Backend):
     def collect(self, ticket: Ticket) -> StepResult:
         plan, hidden, logits = self._in_flight.pop(ticket)
         kinds = plan.yield_kinds
-        tokens = np.full(len(kinds), -1, np.int32)
+        tokens: Int32 = np.full(len(kinds), -1, np.int32)
         logprobs: list[TopLogprobs | None] = [None] * len(kinds)
         for y, row in zip(np.flatnonzero(kinds != Yield.HIDDEN).tolist(), logits, strict=True):
             known = tokens

@@ -152,7 +152,7 @@ def _newton(inputs: Floats, scores: Floats, strength: float) -> tuple[float, Flo
     """Offset and weights, shrunk by a Gaussian prior: the offset hardly, just so that it stays finite."""
     design = np.concatenate([np.ones((len(inputs), 1)), inputs], axis=1)
     prior = np.diag([0.1, *np.full(inputs.shape[1], strength)])
-    link = np.zeros(design.shape[1])
+    link: Floats = np.zeros(design.shape[1])
     for _ in range(30):
         chance = 1 / (1 + np.exp(-(design @ link).clip(-30, 30)))
         slope = design.T @ (chance - scores) + prior @ link

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 _READ = 300
 """Characters of each end of a prompt that are searched for wording."""
@@ -74,8 +75,8 @@ class OutputLength:
         self._prior = np.zeros(_CUES)
         self._prior[0] = _USUAL
         self._weights: list[float] = self._prior.tolist()
-        self._matrix = np.zeros((_CUES, _CUES))
-        self._right = np.zeros(_CUES)
+        self._matrix: NDArray[np.float64] = np.zeros((_CUES, _CUES))
+        self._right: NDArray[np.float64] = np.zeros(_CUES)
         self._errors = _DOUBT * _SPREAD**2
         """Sum of squared errors of the logarithm, the older the less, over `_count` answers."""
         self._count = _DOUBT

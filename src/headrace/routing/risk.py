@@ -87,7 +87,7 @@ def chosen(good: Floats, best: int, slack: float) -> Choices:
 def slacks(good: Floats, best: int) -> Floats:
     """Slacks to try, the strictest first: quantiles of how much better the best model seems."""
     differences = good[:, [best]] - np.delete(good, best, axis=1)
-    return np.unique(np.quantile(differences, np.linspace(0, 1, STEPS)))
+    return np.unique(np.quantile(differences, np.linspace(0, 1, STEPS)).astype(np.float64))
 
 
 def greatest_slack(

@@ -6,6 +6,7 @@ import secrets
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 from starlette.types import Scope
 
 from headrace.gateway.asking import Asking
@@ -104,5 +105,5 @@ def given_of(execution: Execution, watch: Watch) -> Given:
     return Given(route.asking.record.id, watch, column, _good(route, watch))
 
 
-def _good(route: Route, watch: Watch) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _good(route: Route, watch: Watch) -> NDArray[np.float64]:
     return np.array([route.candidates[name].good for name in watch.models])
