@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import settings
 
@@ -27,6 +28,10 @@ settings.load_profile("same-cases")
 # Tests start hundreds of processes, of which each would compile all modules if it may not keep them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Every client of httpx, as those of the official clients are, would read the certificates of all authorities:
+# that takes longer than most requests do here, which are plain HTTP. Now all share what the first has read.
+httpx_transports.create_ssl_context = cache(httpx_transports.create_ssl_context)
 
 
 @pytest.hookimpl(optionalhook=True)
