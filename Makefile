@@ -23,8 +23,9 @@ serve: $(VENV)/installed ## serve the default model on http://127.0.0.1:8000
 	@$(BIN)/headrace serve $(ARGS)
 
 # By two processes at once, for the tests spend half of their time waiting; pytest alone runs them one by one.
+# NumPy's threads, which look for work all the time, would slow down what computes beside them.
 test: $(VENV)/installed-dev ## run the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-oracle: $(VENV)/installed-dev ## run the slow numerical comparisons too
 	@$(BIN)/python -m pytest -m oracle $(ARGS)

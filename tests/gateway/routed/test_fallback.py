@@ -164,7 +164,10 @@ def test_a_circuit_that_is_open_does_not_keep_the_last_model_from_being_asked(tm
 def test_where_nobody_answers_the_first_error_is_told_in_the_dialect(
     tmp_path: Path, dialect: str, stream: bool
 ) -> None:
-    models = {"one": far(refusing(500, "burnt down")), "two": far(stalling, input_price=2.0)}
+    models = {
+        "one": far(refusing(500, "burnt down")),
+        "two": far(stalling, input_price=2.0, first_token_timeout=0.3),
+    }
     with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
         answer = fleet.post(dialect, stream=stream)
         assert answer.status_code == 503
