@@ -63,7 +63,7 @@ class Model(NamedTuple):
     isa: str
     length: int
 
-    @cache  # noqa: B019 - the few models of this file live as long as its tests
+    @cache  # noqa: B019 - until the tests of a model have ended
     def backend(self, threads: int = 2) -> CpuBackend:
         kv_dtype = "int8" if "int8" in self.name else "f16"
         return CpuBackend(self.weights, threads=threads, isa=self.isa, kv_dtype=kv_dtype)
@@ -98,11 +98,14 @@ def is_small(name: str) -> bool:
 
 
 @pytest.fixture(scope="module", params=ISAS)
-def model(request, weights) -> Model:
+def model(request, weights) -> Iterator[Model]:
     name, file = weights
     if is_small(name) or request.param == ISAS[0]:
-        return Model(name, file, request.param, 530)  # three parts of 256 tokens
-    return Model(name, FirstLayers(file), request.param, 275)  # two, where the kernels are slow
+        yield Model(name, file, request.param, 530)  # three parts of 256 tokens
+    else:
+        yield Model(name, FirstLayers(file), request.param, 275)  # two, where the kernels are slow
+    for kept in (Model.backend, Model.prompt, Model.plain):
+        kept.cache_clear()
 
 
 def a_request(prompt: tuple[int, ...], name: str = "measured", **options) -> Request:
