@@ -121,13 +121,23 @@ def test_a_stop_string_ends_the_request_wherever_tokens_divide_it(with_fleet: Wi
 
 
 def test_leaving_a_stream_cancels_its_request_and_frees_its_blocks(with_fleet: WithFleet) -> None:
-    async def test(fleet: Fleet) -> None:
-        async with aclosing(fleet.submit(request("left", prompt=100, tokens=300))) as stream:
+    async def left(fleet: Fleet, name: str) -> int:
+        """How many blocks it held when it was left."""
+        before = (await fleet.stats(PATIENCE))["worker-0"].generated_tokens
+        async with aclosing(fleet.submit(request(name, prompt=100, tokens=300))) as stream:
             await anext(stream)
-            assert (await fleet.stats(PATIENCE))["worker-0"].blocks_used >= 7
+            held = (await fleet.stats(PATIENCE))["worker-0"].blocks_used
         after = (await fleet.stats(PATIENCE))["worker-0"]
         assert (after.running, after.waiting, after.blocks_used) == (0, 0, 0)
-        assert after.generated_tokens < 300
+        assert not held or after.generated_tokens - before < 300
+        return held
+
+    async def test(fleet: Fleet) -> None:
+        # The worker may be sooner than the test, on a busy machine: then it has ended, and holds nothing.
+        held = 0
+        for number in range(20):
+            held = held or await left(fleet, f"left {number}")
+        assert held >= 7
 
     with_fleet(test)
 

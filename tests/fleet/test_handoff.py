@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from fleet.joining import PATIENCE
 from headrace.backends.sampling import SamplingParams
 from headrace.fleet import Fleet, FleetShape, RestartPolicy, State
+from headrace.worker.handoff.outbox import KEEP_SECONDS
 from headrace.worker.messages import Constraint, Submit, TokenEvent
 from headrace.worker.settings import WorkerSettings
 
@@ -44,7 +46,7 @@ def on_a_fleet(model: Path, shape: FleetShape, test: Callable[[Fleet], Awaitable
 
     async def body() -> None:
         async with Fleet(settings, shape, QUICK) as fleet:
-            await asyncio.wait_for(test(fleet), 60)
+            await asyncio.wait_for(test(fleet), 60 + 2 * KEEP_SECONDS)
 
     asyncio.run(body())
 
@@ -56,14 +58,12 @@ async def answers(fleet: Fleet, requests: list[Submit]) -> list[list[tuple[objec
     return list(await asyncio.gather(*map(answer, requests)))
 
 
-async def idle(fleet: Fleet) -> None:
-    """Until no worker holds anything, which must be soon."""
-    for _ in range(100):
-        stats = list((await fleet.stats(PATIENCE)).values())
-        if not any(s.blocks_used or s.running or s.waiting for s in stats):
-            return
+async def idle(fleet: Fleet, seconds: float = KEEP_SECONDS / 2) -> None:
+    """Until no worker holds anything, which must be sooner than prompts are given up that nobody fetches."""
+    deadline = time.monotonic() + seconds
+    while any(s.blocks_used or s.running or s.waiting for s in (await fleet.stats(PATIENCE)).values()):
+        assert time.monotonic() < deadline, await fleet.stats(PATIENCE)
         await asyncio.sleep(0.05)
-    raise AssertionError(stats)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_streams_are_the_same_whichever_worker_is_killed(
         assert await asked == alone
         while any(replica.state is not State.READY for replica in fleet.health()):
             await asyncio.sleep(0.01)
-        await idle(fleet)
+        await idle(fleet, 2 * KEEP_SECONDS)  # who should have fetched a prompt may have died
 
     on_a_fleet(synthetic_model, FleetShape(0, 1, 1), test)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,16 @@ def test_workers_are_seen_moved_replaced_and_drained_by_the_command_line(server:
     for client in clients:
         client.join()
     assert not failures and len(texts) == 1
+    asked = count()
+
+    def planned() -> bool:
+        """The worker that is left has shown what a row costs, once prompts differed enough in length."""
+        number = next(asked)
+        content = f"{number}" + " the world and the word of" * (number % 2 * 80)
+        assert server.chat(messages=[{"role": "user", "content": content}]).status_code == 200
+        return command(server, "plan", "--ttft-limit-ms", "9000").returncode == 0
+
+    eventually(planned)
     (plan,) = (model["plan"] for model in told(server, "plan", "--ttft-limit-ms", "9000")["data"])
     assert plan["meets"] and plan["both"] >= 1 and plan["reasons"]
     assert "for 95% of the requests" in command(server, "plan", "--tpot-limit-ms", "900").stdout
