@@ -55,8 +55,8 @@ class Outgoing:
 
     def advance(self, progress: Progress) -> None:
         self.progress = progress
-        if self.link is not None:
-            self.link.queue.put(self)
+        if (link := self.link) is not None:
+            link.queue.put(self)
         elif self.stopped:
             self._outbox.end(self)
         elif progress.complete:
@@ -66,8 +66,8 @@ class Outgoing:
 
     def stop(self) -> None:
         self.stopped = True
-        if self.link is not None:
-            self.link.queue.put(self)
+        if (link := self.link) is not None:
+            link.queue.put(self)
         elif self.progress is not None:
             self._outbox.end(self)
 
@@ -77,6 +77,13 @@ class Outgoing:
         if self._timer is not None:
             self._timer.cancel()
         link.queue.put(self)
+
+    def lost(self) -> None:
+        """Who wanted it is gone, and nothing that is put into the link's queue is read any more."""
+        self.stopped = True
+        self.link = None  # after `stopped`: `advance`, in another thread, now ends what it brings
+        if self.progress is not None:
+            self._outbox.end(self)
 
 
 class _Early(NamedTuple):
@@ -122,11 +129,11 @@ class Outbox:
         with self._lock:
             self._outgoing[request_id] = made
             early = self._early.pop(request_id, None)
-        if early is not None:
-            if early.start is None:
-                made.stop()
-            else:
+            # Not later: `_forget` must find the link, should it end now.
+            if early is not None and early.start is not None:
                 made.found(early.link, early.start)
+        if early is not None and early.start is None:
+            made.stop()
         return made
 
     def refuse(self, request_id: str, why: str) -> None:
@@ -206,9 +213,7 @@ class Outbox:
             self._early = {name: early for name, early in self._early.items() if early.link is not link}
             left = [outgoing for outgoing in self._outgoing.values() if outgoing.link is link]
         for outgoing in left:
-            outgoing.stopped = True
-            if outgoing.progress is not None:
-                self.end(outgoing)
+            outgoing.lost()
 
 
 class _Link:
