@@ -9,7 +9,7 @@ import pytest
 
 from headrace.engine.block_digest import chain, root_digest
 from headrace.engine.request import PrefixNamespace
-from headrace.fleet.balance import WORK_WEIGHT, Ask, Balancer, Policy
+from headrace.fleet.balance import Ask, Balancer, Policy
 from headrace.fleet.prefix_picture import PrefixPicture
 from headrace.fleet.step_time import StepTime
 
@@ -53,8 +53,8 @@ def test_a_prefix_that_is_on_its_way_counts_as_cached():
     balancer = fleet()
     first = balancer.choose(ask(1), NAMES, 0.0)
     balancer.dispatched("first", ask(1), first, 0.0)
-    second = balancer.choose(ask(1), NAMES, 0.0)
-    assert second.replica == first.replica and second.wait > 0
+    second = balancer.predict(ask(1), first.replica, 0.0)
+    assert second.cached_tokens == 1599 and second.wait > 0
     balancer.finished("first", 0.1)  # cancelled: nothing was stored
     assert balancer.choose(ask(1), NAMES, 0.2).cached_tokens == 0
 
@@ -72,17 +72,52 @@ def test_no_replica_drowns_because_it_holds_a_hot_prefix():
     assert max(given.values()) <= 1.1 * min(given.values())
 
 
-def test_a_busy_holder_is_passed_by_only_when_its_wait_is_longer_than_the_work_is_worth():
+def test_a_busy_holder_is_passed_by_once_its_wait_is_longer_than_the_work():
     balancer = fleet()
     holder = serve(balancer, "first", ask(1), 0.0)
     waits = {True: [0.0], False: [1e9]}
     for number in range(60):
-        asked = ask(100 + number, 1000)
+        asked = ask(100 + number, 100)
         balancer.dispatched(str(number), asked, balancer.predict(asked, holder, 10.0), 10.0)
         held = balancer.choose(ask(1), NAMES, 10.0).replica == holder
         waits[held].append(balancer.predict(ask(1), holder, 10.0).wait)
     work = balancer.predict(ask(1), next(name for name in NAMES if name != holder), 10.0).prefill
-    assert work < max(waits[True]) < min(waits[False]) < (2 + WORK_WEIGHT) * work
+    assert work / 5 < max(waits[True]) < min(waits[False]) < 2 * work
+
+
+def test_a_prefix_stays_where_it_is_cached_while_all_replicas_are_busy():
+    balancer = fleet()
+    holder = serve(balancer, "first", ask(1), 0.0)
+    for number in range(4 * 20):
+        asked = ask(100 + number)
+        balancer.dispatched(str(number), asked, balancer.predict(asked, NAMES[number % 4], 10.0), 10.0)
+    more = ask(999, 800)  # which alone would send it to another one
+    balancer.dispatched("more", more, balancer.predict(more, holder, 10.0), 10.0)
+    assert balancer.choose(ask(1), NAMES, 10.0).replica == holder
+
+
+def test_long_answers_to_one_hot_prompt_are_spread():
+    balancer = fleet()
+    running: list[tuple[float, str]] = []
+    given = dict.fromkeys(NAMES, 0)
+    now = 0.0
+    for number in range(400):
+        now += 0.25
+        while running and running[0][0] < now:
+            balancer.finished(running.pop(0)[1], now)
+        chosen = balancer.choose(ask(1), NAMES, now)
+        balancer.dispatched(str(number), ask(1), chosen, now)
+        balancer.cache_events(chosen.replica, ask(1).digests, [])
+        balancer.first_token(str(number), now + chosen.ttft)
+        running.append((now + 15.0, str(number)))
+        given[chosen.replica] += 1
+    assert max(given.values()) <= 1.2 * min(given.values())
+
+
+def test_a_lone_request_stays_where_its_prompt_is_cached():
+    balancer = fleet()
+    holders = [serve(balancer, str(number), ask(1), 30.0 * number) for number in range(20)]
+    assert len(set(holders)) == 1
 
 
 def test_the_wait_shrinks_as_time_passes_and_as_first_tokens_come():

@@ -63,8 +63,8 @@ def observed(rate: float) -> Load:
     [
         (0.5, Limits(tpot=0.05), 2),
         (2.0, Limits(ttft=2.5), 3),
-        (2.0, Limits(ttft=2.5, tpot=0.06), 4),
-        (4.0, Limits(ttft=2.5, tpot=0.062), 6),
+        (2.0, Limits(ttft=2.5, tpot=0.05), 4),
+        (4.0, Limits(ttft=2.5, tpot=0.05), 6),
     ],
 )
 def test_the_simulator_finds_the_limits_kept_and_by_one_worker_fewer_exceeded(

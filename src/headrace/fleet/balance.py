@@ -1,9 +1,11 @@
-"""Which replica computes a request: the one that is predicted to have its first token soonest.
+"""Which replica computes a request: the one where it costs the least time, its own and that of others.
 
-The prediction: what the replica was given and has not begun to answer, then the tokens of the prompt that its
-cache lacks, at the speed that it has shown, in steps that it shares with the streams that are running. What
-a request computes delays whoever comes after it too, so its own work counts more than waiting: a prefix is
-computed a second time, on an idle replica, only where the wait for the busy one is longer than that is worth.
+Its own is what it waits for what the replica was given and has not begun to answer; then for the tokens of
+its prompt that the cache there lacks, at the speed that the replica has shown, in steps shared with the
+streams that run; then for each token of its answer, in steps that are the longer the more streams there are.
+Others are delayed, too: those that are there by its prompt, and each of their further tokens by its row;
+those yet to come by its prompt, the more the busier the replica is. So a prefix is computed where it is
+cached, and once more elsewhere where it would wait for longer than that takes, or crowd too many streams.
 
 Knows no clock and no messages: times, in seconds of any clock that never goes back, are passed in.
 """
@@ -20,14 +22,16 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.fleet.prefix_picture import PrefixPicture
 from headrace.fleet.step_time import StepTime
 
-WORK_WEIGHT = 30.0
-"""What a second of work counts beyond the second that the request itself waits for it."""
-SHARE_WEIGHT = 0.3
-"""What a second of work counts that a replica was given lately; it keeps their caches equally busy too."""
-SHARE_SECONDS = 120.0
-"""How long ago "lately" is."""
+FUTURE_WEIGHT = 40.0
+"""How many requests yet to come a prompt delays at a replica that does nothing but compute prompts."""
+LATELY_SECONDS = 120.0
+"""Over which it is told how busy a replica is with prompts."""
 _MEMORY = 0.95
 """Weight of what was observed of a replica's speed before the newest observation."""
+_ANSWER_MEMORY = 0.98
+"""The same of the lengths of answers."""
+_USUAL_STEPS = 100.0
+"""Of an answer, before any was seen."""
 _USUAL_SECONDS = 0.1
 """Predicted seconds of its own from which a replica's speed is more its own than the fleet's."""
 
@@ -48,6 +52,8 @@ class Ask(NamedTuple):
     """Of its prompt."""
     digests: Sequence[bytes] = ()
     """Of the prompt's full blocks, as `block_digest.chain` gives them; empty where it uses no cache."""
+    answers: bool = True
+    """It is answered where its prompt is computed, rather than handed over."""
 
 
 class Prediction(NamedTuple):
@@ -76,6 +82,12 @@ class _Dispatched(NamedTuple):
     at: float
     prefill: float
     """Predicted seconds, uncorrected."""
+    answers: bool
+
+
+class _Stream(NamedTuple):
+    request: _Dispatched
+    since: float
 
 
 class _Speed:
@@ -101,7 +113,7 @@ class _Replica:
         self.picture = PrefixPicture()
         self.waiting: dict[str, _Dispatched] = {}
         """Requests without a first token."""
-        self.streams: dict[str, _Dispatched] = {}
+        self.streams: dict[str, _Stream] = {}
         """Requests with one."""
         self.stream_context = 0
         """Prompt tokens of the streams."""
@@ -129,9 +141,14 @@ class _Replica:
         """Seconds by its step time, if nothing else ran."""
         return self.step_time.prefill_seconds(cached, tokens - cached, self.budget)
 
+    def step(self, streams: int) -> float:
+        """Seconds of a step without a prompt, with so many streams; their context is as that of those now."""
+        context = self.stream_context * (streams / max(len(self.streams), 1))
+        return self.step_time.seconds(streams, context) * self.slowness()
+
     def given(self, now: float) -> float:
         """Seconds of work that it was given lately."""
-        return self._given * math.exp((self.given_at - now) / SHARE_SECONDS)
+        return self._given * math.exp((self.given_at - now) / LATELY_SECONDS)
 
     def give(self, seconds: float, now: float) -> None:
         """It was given so much more work."""
@@ -151,6 +168,8 @@ class Balancer:
         self._requests: dict[str, _Dispatched] = {}
         self._speed = _Speed()
         self._turns = count()
+        self._answer_steps = _USUAL_STEPS
+        """How many steps an answer takes, on average."""
 
     def add(self, name: str, step_time: StepTime, budget: int) -> None:
         """A replica takes requests from now on; `budget` is the most tokens that one of its steps computes.
@@ -186,7 +205,7 @@ class Balancer:
         replica = self._replicas[chosen.replica]
         prefill = replica.prefill(chosen.cached_tokens, ask.tokens)
         stored = ask.digests[-(-chosen.cached_tokens // BLOCK_TOKENS) :]
-        request = _Dispatched(chosen.replica, ask.tokens, stored, now, prefill)
+        request = _Dispatched(chosen.replica, ask.tokens, stored, now, prefill, ask.answers)
         self._requests[request_id] = replica.waiting[request_id] = request
         replica.picture.expect(stored)
         replica.free_at = max(replica.free_at, now) + chosen.prefill
@@ -203,7 +222,7 @@ class Balancer:
         replica.picture.settle(request.stored)
         replica.observed(request.prefill, now - max(request.at, replica.begun_at))
         replica.begun_at = now
-        replica.streams[request_id] = request
+        replica.streams[request_id] = _Stream(request, now)
         replica.stream_context += request.tokens
         self._replan(replica, now)
 
@@ -213,8 +232,13 @@ class Balancer:
         if request is None:
             return
         replica = self._replicas[request.replica]
-        if replica.streams.pop(request_id, None) is not None:
+        if request_id in replica.streams:
+            step = replica.step(len(replica.streams))
+            stream = replica.streams.pop(request_id)
             replica.stream_context -= request.tokens
+            if request.answers:
+                steps = (now - stream.since) / step
+                self._answer_steps += (1 - _ANSWER_MEMORY) * (steps - self._answer_steps)
         else:
             del replica.waiting[request_id]
             replica.picture.settle(request.stored)
@@ -230,10 +254,17 @@ class Balancer:
         left = sum(request.prefill for request in replica.waiting.values())
         replica.free_at = now + left * replica.slowness()
 
-    def _soonest(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
+    def _cheapest(self, ask: Ask, among: Collection[str], now: float) -> Prediction:
         def cost(prediction: Prediction) -> float:
-            share = self._replicas[prediction.replica].given(now)
-            return prediction.ttft + WORK_WEIGHT * prediction.work + SHARE_WEIGHT * share
+            replica = self._replicas[prediction.replica]
+            others = len(replica.streams) + len(replica.waiting)
+            delayed = others + FUTURE_WEIGHT * min(replica.given(now) / LATELY_SECONDS, 1.0)
+            total = prediction.ttft + delayed * prediction.work
+            if ask.answers:
+                alone, without, with_it = (replica.step(streams) for streams in (1, others, others + 1))
+                # Those that are there have half of their answers before them.
+                total += self._answer_steps * (with_it - alone + others * (with_it - without) / 2)
+            return total
 
         return min((self.predict(ask, name, now) for name in among), key=cost)
 
@@ -249,7 +280,7 @@ class Balancer:
 
 
 _CHOICES: dict[Policy, Callable[[Balancer, Ask, Collection[str], float], Prediction]] = {
-    Policy.PREDICTED_TTFT: Balancer._soonest,
+    Policy.PREDICTED_TTFT: Balancer._cheapest,
     Policy.LEAST_LOADED: Balancer._fewest,
     Policy.ROUND_ROBIN: Balancer._next,
 }

@@ -111,6 +111,7 @@ class Dispatcher:
         able = [name for name in able if _may_hand_over(replicas[name], replicas[chosen.replica])]
         if not able:
             return None
+        ask = ask._replace(answers=False)
         prefill = self._balancer.choose(ask, able, now)
         if replicas[chosen.replica].role == "both" and chosen.ttft <= prefill.ttft:
             return None
