@@ -46,7 +46,7 @@ def on_a_fleet(model: Path, shape: FleetShape, test: Callable[[Fleet], Awaitable
 
     async def body() -> None:
         async with Fleet(settings, shape, QUICK) as fleet:
-            await asyncio.wait_for(test(fleet), 60 + 2 * KEEP_SECONDS)
+            await asyncio.wait_for(test(fleet), 60 + KEEP_SECONDS)
 
     asyncio.run(body())
 
@@ -58,9 +58,9 @@ async def answers(fleet: Fleet, requests: list[Submit]) -> list[list[tuple[objec
     return list(await asyncio.gather(*map(answer, requests)))
 
 
-async def idle(fleet: Fleet, seconds: float = KEEP_SECONDS / 2) -> None:
+async def idle(fleet: Fleet) -> None:
     """Until no worker holds anything, which must be sooner than prompts are given up that nobody fetches."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + KEEP_SECONDS / 2
     while any(s.blocks_used or s.running or s.waiting for s in (await fleet.stats(PATIENCE)).values()):
         assert time.monotonic() < deadline, await fleet.stats(PATIENCE)
         await asyncio.sleep(0.05)
@@ -118,7 +118,7 @@ def test_streams_are_the_same_whichever_worker_is_killed(
         assert await asked == alone
         while any(replica.state is not State.READY for replica in fleet.health()):
             await asyncio.sleep(0.01)
-        await idle(fleet, 2 * KEEP_SECONDS)  # who should have fetched a prompt may have died
+        await idle(fleet)
 
     on_a_fleet(synthetic_model, FleetShape(0, 1, 1), test)
 
