@@ -1,19 +1,24 @@
 #include "core_lease.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <system_error>
 
 namespace headrace {
 namespace {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
-constexpr off_t kFileBytes = CoreLease::kMaxCores * sizeof(uint32_t);
+constexpr off_t kFileBytes = 3 * CoreLease::kMaxCores * sizeof(uint32_t);
 constexpr off_t kTurnstile = CoreLease::kMaxCores;  // after the cores' own bytes
 
 [[noreturn]] void fail(int error, const char* what) { throw std::system_error(error, std::generic_category(), what); }
@@ -37,6 +42,73 @@ constexpr int kTry = F_OFD_SETLK, kWait = F_OFD_SETLKW;
 #else
 constexpr int kTry = F_SETLK, kWait = F_SETLKW;  // held by the process
 #endif
+
+#if defined(__linux__) && defined(SIGEV_THREAD_ID)
+// While it lives, a system call in which this thread waits is interrupted every second.
+class Interruptions {
+ public:
+  Interruptions() {
+    static const bool handled = handle();
+    if (!handled) return;
+    struct sigevent event{};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = signal();
+    event._sigev_un._tid = pid_t(syscall(SYS_gettid));
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer_)) return;
+    made_ = true;
+    const struct itimerspec second{{1, 0}, {1, 0}};
+    timer_settime(timer_, 0, &second, nullptr);
+  }
+  ~Interruptions() {
+    if (made_) timer_delete(timer_);
+  }
+  Interruptions(const Interruptions&) = delete;
+  Interruptions& operator=(const Interruptions&) = delete;
+
+ private:
+  static int signal() { return SIGRTMAX - 3; }
+  static bool handle() {
+    struct sigaction action{};
+    if (sigaction(signal(), nullptr, &action) || action.sa_handler != SIG_DFL) return false;
+    action.sa_handler = [](int) {};  // without SA_RESTART: it is there to interrupt
+    return !sigaction(signal(), &action, nullptr);
+  }
+
+  timer_t timer_{};
+  bool made_ = false;
+};
+
+bool is_stopped(uint32_t process) {
+  char name[32], about[512];
+  std::snprintf(name, sizeof name, "/proc/%u/stat", process);
+  const int fd = open(name, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const ssize_t size = read(fd, about, sizeof about - 1);
+  close(fd);
+  about[std::max<ssize_t>(size, 0)] = 0;
+  const char* state = std::strrchr(about, ')');  // a name may hold anything
+  return state && state[1] && (state[2] == 'T' || state[2] == 't');
+}
+#else
+class Interruptions {};
+bool is_stopped(uint32_t) { return false; }
+#endif
+
+// Waits until nobody else holds the bytes; false where one of the processes that may hold them is stopped.
+bool wait_for_lock(int fd, off_t first, int count, const std::atomic<uint32_t>* processes) {
+  while (!set_lock(fd, kTry, F_WRLCK, first, count)) {
+    for (int i = 0; i < count; ++i)
+      if (is_stopped(processes[i].load())) return false;
+    struct flock range{};
+    range.l_type = F_WRLCK;
+    range.l_whence = SEEK_SET;
+    range.l_start = first;
+    range.l_len = count;
+    const Interruptions looking_again;
+    if (!fcntl(fd, kWait, &range) || errno != EINTR) break;
+  }
+  return true;
+}
 
 int open_file(const std::string& file) {
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -73,6 +145,8 @@ CoreLease::CoreLease(const std::string& file, std::vector<int> cores, int count)
     fail(error, "cannot be mapped");
   }
   wanted_ = static_cast<std::atomic<uint32_t>*>(map);
+  holders_ = wanted_ + kMaxCores;
+  waiters_ = holders_ + kMaxCores;
 }
 
 CoreLease::~CoreLease() {
@@ -131,6 +205,7 @@ bool CoreLease::wanted() const {
 
 bool CoreLease::take(int core) {
   if (!set_lock(fd_, kTry, F_WRLCK, core)) return false;
+  holders_[core].store(uint32_t(getpid()));
   held_.push_back(core);
   return true;
 }
@@ -156,20 +231,35 @@ bool CoreLease::take_free_cores() {
   return enough;
 }
 
+// Without any of them where one that it needs is held by a process that is stopped.
 void CoreLease::wait_for_cores() {
+  if (wait_for_turn()) {
+    set_wanted(1);
+    if (!wait_for_all()) release_cores();
+    set_wanted(0);
+  }
+  for (const Range& r : ranges_) set_lock(fd_, kTry, F_UNLCK, kTurnstile + r.first, r.count);
+}
+
+bool CoreLease::wait_for_turn() {
   // In ascending order, as all do: so no two can wait for each other.
-  for (const Range& r : ranges_) set_lock(fd_, kWait, F_WRLCK, kTurnstile + r.first, r.count);
-  set_wanted(1);
+  for (const Range& r : ranges_) {
+    if (!wait_for_lock(fd_, kTurnstile + r.first, r.count, waiters_ + r.first)) return false;
+    for (int i = 0; i < r.count; ++i) waiters_[r.first + i].store(uint32_t(getpid()));
+  }
+  return true;
+}
+
+bool CoreLease::wait_for_all() {
   while (true) {
     int busy = -1;
     for (size_t i = 0; i < cores_.size() && held_.size() < count_; ++i)
       if (std::find(held_.begin(), held_.end(), cores_[i]) == held_.end() && !take(cores_[i])) busy = cores_[i];
-    if (held_.size() == count_) break;
-    set_lock(fd_, kWait, F_WRLCK, busy);
+    if (held_.size() == count_) return true;
+    if (!wait_for_lock(fd_, busy, 1, holders_ + busy)) return false;
+    holders_[busy].store(uint32_t(getpid()));
     held_.push_back(busy);
   }
-  set_wanted(0);
-  for (const Range& r : ranges_) set_lock(fd_, kTry, F_UNLCK, kTurnstile + r.first, r.count);
 }
 
 // Only who holds the turnstile of all its cores may.

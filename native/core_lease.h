@@ -4,7 +4,8 @@
 // of its step at the end of the phase. So a pool takes as many cores as it has threads, for one step, and hands them on
 // where another waits. A core is one byte of a file, locked by an open file description: the kernel releases it when
 // the process ends, however it ends. A second byte for each core is the turnstile: who waits for cores holds those of
-// its usable CPUs, so that whoever comes later, and whoever has just had its turn, comes after it.
+// its usable CPUs, so that whoever comes later, and whoever has just had its turn, comes after it. A process that was
+// stopped (SIGSTOP, Ctrl-Z) keeps its locks: nobody waits for one, and steps then run beside what it left.
 #pragma once
 
 #include <atomic>
@@ -45,6 +46,8 @@ class CoreLease {
   bool wanted() const;
   bool take_free_cores();
   void wait_for_cores();
+  bool wait_for_turn();
+  bool wait_for_all();
   bool take(int core);
   void release_cores();
   void set_wanted(uint32_t wanted);
@@ -53,7 +56,9 @@ class CoreLease {
   enum : uint32_t { kFree, kChanging, kKept, kOwners };
 
   int fd_ = -1;
-  std::atomic<uint32_t>* wanted_ = nullptr;  // [kMaxCores] in the file: 1 while somebody waits for the core
+  // In the file, [kMaxCores] each: 1 while somebody waits for the core; the processes that last had it, and its
+  // turnstile.
+  std::atomic<uint32_t>*wanted_ = nullptr, *holders_ = nullptr, *waiters_ = nullptr;
   std::vector<int> cores_, held_;
   std::vector<Range> ranges_;  // the same cores, neighbours together
   size_t count_;

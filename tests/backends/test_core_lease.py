@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +84,30 @@ def test_who_waits_has_the_cores_when_they_are_given_back_or_their_holder_dies(f
         assert not begins(first)
         second.kill()
         assert first.hear() == "done"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell who is stopped")
+@pytest.mark.parametrize("already", [True, False], ids=["already stopped", "stopped while others wait"])
+def test_nobody_waits_for_a_process_that_is_stopped(file: Path, already: bool) -> None:
+    with ExitStack() as stack:
+        holder, *others = (stack.enter_context(Talker(HOLDER, file, "0,1", 2)) for _ in range(3))
+        assert begins(holder)
+        if already:
+            holder.process.send_signal(signal.SIGSTOP)
+        assert [begins(other) for other in others] == [already] * 2
+        if not already:
+            holder.process.send_signal(signal.SIGSTOP)
+            assert [other.hear() for other in others] == ["done"] * 2
+        for other in others:
+            ends(other)
+            assert begins(other), "nor the next time"
+            ends(other)
+        holder.process.send_signal(signal.SIGCONT)
+        ends(holder)
+        assert begins(others[0])
+        assert not begins(others[1]), "turns are taken again"
+        ends(others[0])
+        assert others[1].hear() == "done"
 
 
 def test_a_waiting_process_that_dies_leaves_the_cores_to_others(file: Path) -> None:
