@@ -247,6 +247,18 @@ def test_models_that_cannot_do_it_are_not_asked(tmp_path: Path) -> None:
         assert "plain: no tools" in told and "short: context of 20 tokens is too short" in told
 
 
+def test_what_no_model_can_ever_do_is_told_before_what_one_may_later(tmp_path: Path) -> None:
+    models = {"plain": far(openai_answer()), "busy": far(openai_answer(), requests_per_minute=1)}
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        assert fleet.chat("busy").status_code == 200
+        refused = fleet.chat(messages=[{"role": "user", "content": [picture]}])
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_by_models")
+        assert "plain: no vision; busy: no vision" in refused.json()["error"]["message"]
+        assert "retry-after" not in refused.headers
+        assert fleet.chat("busy").status_code == 429
+
+
 def test_a_limit_of_the_callers_own_is_none_of_the_remotes(tmp_path: Path) -> None:
     callers = keys(tmp_path, poor="requests_per_minute = 1", rich="")
     models = {"near": here(cost_per_hour=DEAR), "far": far(openai_answer())}

@@ -31,8 +31,6 @@ from headrace.routing.quality import Judged, Quality
 from headrace.routing.wants import Wants, wants_of
 
 _HEADERS = b"x-headrace-"
-_GUESS = 4
-"""A prompt's tokens are not guessed more than so many times too high, but for rare texts."""
 _NO_PREDICTION = Foreseen(1, 0.0, 0.0, 0.0)
 
 
@@ -144,19 +142,9 @@ class Decider:
 
 
 def _refusal(member: Member, need: Need, input_tokens: int, *, named: bool) -> Refusal | None:
-    """Why it cannot be used; one that a request names says itself what it cannot do.
-
-    A prompt that seems too long is a guess: where nothing else is left, the model shall count.
-    """
-    refusal = member.refusal(need, input_tokens, time.monotonic())
-    if refusal is None or refusal.wait > 0:
-        return refusal
-    if named:
-        return None
-    context = member.context_length or 0
-    if refusal.why == too_short(context) and input_tokens <= _GUESS * context:
-        return refusal._replace(last=True)
-    return refusal
+    """Why it cannot be used; one that a request names says itself what it cannot do."""
+    now = time.monotonic()
+    return member.not_now(input_tokens, now) if named else member.refusal(need, input_tokens, now)
 
 
 def _allowed(rule: Rule, wants: Wants, caller: Caller) -> frozenset[str]:

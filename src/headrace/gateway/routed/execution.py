@@ -132,7 +132,7 @@ class Execution:
     def _check_limits(self, name: str) -> None:
         """Looks again, for much may have been sent to the model since it was chosen."""
         member, candidate = self._members(name), self.route.candidates[name]
-        refusal = member.refusal(self.route.need, candidate.input_tokens, time.monotonic())
+        refusal = member.not_now(candidate.input_tokens, time.monotonic())
         if refusal is not None and refusal.wait > 0 and not refusal.last:
             raise NotNowError(name, refusal)
 

@@ -114,11 +114,11 @@ class LocalMember(Member):
             wait,
         )
 
-    def refusal(self, need: Need, input_tokens: int, now: float) -> Refusal | None:
+    def not_now(self, input_tokens: int, now: float) -> Refusal | None:
         served = self._served
         if served is not None and served.engine.first_token_in(1) is None:
             return Refusal(circuit_open(1), 1.0, last=True)
-        return super().refusal(need, input_tokens, now)
+        return super().not_now(input_tokens, now)
 
     def price_now(self) -> RemotePrice:
         price = self._price

@@ -26,6 +26,9 @@ from headrace.routing.tables import ModelTable
 
 log = logging.getLogger("headrace.gateway")
 
+_GUESS = 4
+"""A prompt's tokens are not guessed more than so many times too high, but for rare texts."""
+
 
 class Foreseen(NamedTuple):
     """What a model would make of a request now; times in seconds."""
@@ -118,16 +121,35 @@ class Member(ABC):
         """Tokens of prompt and answer; None where no limit is known."""
 
     def refusal(self, need: Need, input_tokens: int, now: float) -> Refusal | None:
-        """Why it cannot answer this; None where it can."""
+        """Why it cannot answer this; None where it can. What it never can is told before what it may later.
+
+        A prompt that seems too long is a guess: where nothing else is left, the model shall count.
+        """
+        refusal = self.unable(need) or self._too_long(input_tokens, _GUESS)
+        refusal = refusal or self.not_now(input_tokens, now)
+        if refusal is None and (refusal := self._too_long(input_tokens)) is not None:
+            return refusal._replace(last=True)
+        return refusal
+
+    def unable(self, need: Need) -> Refusal | None:
+        """What it lacks for this, now and later; None where it lacks nothing."""
         for ability in sorted(need.abilities - self.abilities):
             return Refusal(lacks(ability))
-        context = self.context_length
-        if context is not None and input_tokens + 1 > context:
-            return Refusal(too_short(context))
-        if not self.breaker.allows(now):
-            wait = self.breaker.open_for(now)
-            return Refusal(circuit_open(wait), wait, last=True)
         return None
+
+    def not_now(self, input_tokens: int, now: float) -> Refusal | None:
+        """Why nothing may be sent to it for a while; None where something may."""
+        if self.breaker.allows(now):
+            return None
+        wait = self.breaker.open_for(now)
+        return Refusal(circuit_open(wait), wait, last=True)
+
+    def _too_long(self, input_tokens: int, times: int = 1) -> Refusal | None:
+        """A prompt of more than so many times its context."""
+        context = self.context_length
+        if context is None or input_tokens < times * context:
+            return None
+        return Refusal(too_short(context))
 
     # what it costs
 

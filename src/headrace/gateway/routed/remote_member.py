@@ -83,14 +83,14 @@ class RemoteMember(Member):
             tokens, first, latency.first_token_by(tokens, others), latency.per_token(others), others
         )
 
-    def refusal(self, need: Need, input_tokens: int, now: float) -> Refusal | None:
-        wait = self._limit.wait(now, input_tokens)
-        if wait > 0:
-            return Refusal(rate_limited(wait), wait)
-        refusal = super().refusal(need, input_tokens, now)
-        if refusal is None and not need.chat and "completions" not in self.abilities:
+    def unable(self, need: Need) -> Refusal | None:
+        if not need.chat and "completions" not in self.abilities:
             return Refusal(lacks("text completions"))
-        return refusal
+        return super().unable(need)
+
+    def not_now(self, input_tokens: int, now: float) -> Refusal | None:
+        wait = self._limit.wait(now, input_tokens)
+        return Refusal(rate_limited(wait), wait) if wait > 0 else super().not_now(input_tokens, now)
 
     def price_now(self) -> RemotePrice:
         return self._price
