@@ -117,6 +117,8 @@ def test_a_budget_that_is_used_up_is_told_with_what_is_left(tmp_path: Path, dial
         assert answer.status_code == 402
         assert "0.000000001 left" in answer.text
         assert "budget" in answer.text
+        if dialect == "anthropic":
+            assert answer.json()["error"]["type"] == "billing_error"
         assert fleet.spent() == (0, 0)
         assert not fleet.upstreams["far"].exchanges and not fleet.engines["near"].submitted
 

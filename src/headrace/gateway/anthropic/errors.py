@@ -9,6 +9,7 @@ from headrace.gateway.field_names import in_own_names
 
 _TYPES = {
     401: "authentication_error",
+    402: "billing_error",
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
