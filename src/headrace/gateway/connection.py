@@ -13,26 +13,40 @@ from headrace.gateway.body import ClientGoneError
 from headrace.gateway.errors import error_headers, error_json
 
 
+class Client:
+    """Whether somebody waits for an answer."""
+
+    def __init__(self) -> None:
+        self.waits = True
+
+    def answered(self) -> None:
+        """It has its whole answer. What is left to do is not cancelled when it goes away."""
+        self.waits = False
+
+
 @asynccontextmanager
-async def while_connected(receive: Receive) -> AsyncIterator[None]:
+async def while_connected(receive: Receive) -> AsyncIterator[Client]:
     """Runs the block; the moment the client goes away it is cancelled, and ClientGoneError raised.
 
-    To be entered once the request's body has been read.
+    To be entered once the request's body has been read. A server may call a client gone as soon as it has its
+    answer; where something is left to do then, the block is to say so before.
     """
     working = asyncio.current_task()
     assert working is not None
+    client = Client()
     gone = False
 
     async def watch() -> None:
         nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
-        gone = True
-        working.cancel()
+        if client.waits:
+            gone = True
+            working.cancel()
 
     watcher = asyncio.create_task(watch())
     try:
-        yield
+        yield client
     except asyncio.CancelledError:
         if not gone:
             raise

@@ -105,10 +105,13 @@ class GenerateEndpoint(Generic[Body]):
         asking = Asking(scope, caller, record, asked, self.dialect.id_prefix, self.dialect.keep_alive(body))
         deadline = Deadline(asked_timeout(scope, self.gateway.request_timeout))
         answer = local_answer(self.gateway, asking) if router is None else router.answer(asking)
-        async with while_connected(receive), deadline, answer as running:
+        async with while_connected(receive) as client, deadline, answer as running:
             renderer = self.dialect.renderer(body, running)
             if asked.stream:
-                return await Stream(running, renderer, deadline, send).send_all()
-            answers = await whole_answers(running.run, running.sequences)
-            await send_json(send, 200, renderer.whole(answers), [*running.headers])
-            return 200
+                status = await Stream(running, renderer, deadline, send).send_all()
+            else:
+                answers = await whole_answers(running.run, running.sequences)
+                await send_json(send, 200, renderer.whole(answers), [*running.headers])
+                status = 200
+            client.answered()  # a remote may yet have to end its response
+            return status

@@ -71,6 +71,24 @@ def batch(fleet: Fleet, count: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in results.splitlines()]
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_an_answer_whose_remote_ends_its_response_later_counts_as_given(tmp_path: Path, stream: bool) -> None:
+    async def ending_late(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.event(chunk(content="Water"))
+        await exchange.event(chunk(reason="stop"))
+        await exchange.event("[DONE]")
+        await asyncio.sleep(0.03)
+        await exchange.end()
+
+    with routed(tmp_path, two(script=ending_late), policies=FAR_FIRST) as fleet:
+        for number in range(1, 4):
+            assert text_of("chat", fleet.chat(stream=stream)) == "Water"
+            eventually(lambda: len(fleet.decisions()) == number)  # noqa: B023
+        assert {each["status"] for each in fleet.decisions()} == {"ok"}
+        assert fleet.upstreams["far"].connections == 1
+
+
 def test_what_a_template_puts_around_prompts_is_learnt(tmp_path: Path) -> None:
     with routed(tmp_path, two(script=openai_answer(usage=(40, 3))), policies=FAR_FIRST) as fleet:
         assert input_tokens(fleet, "far") < 10
