@@ -143,6 +143,42 @@ def test_a_connection_is_not_used_again_whose_other_side_closes_it_or_says_more_
     assert run(work(WHOLE.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"), False)) == 3
 
 
+def test_kept_connections_that_the_other_side_closes_as_a_request_comes_cost_no_answer() -> None:
+    async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asked(reader)
+        writer.write(WHOLE)
+        await asked(reader)  # and reads it no more
+
+    async def work() -> None:
+        async with listening(closing) as port:
+            connections = pool(port)
+            for _ in range(2):
+                told = await asyncio.gather(*(exchanged(connections) for _ in range(20)))
+                assert told == [(200, b"water")] * 20
+            await connections.close()
+
+    run(work())
+
+
+def test_a_connection_that_breaks_in_the_middle_of_a_response_is_not_tried_again() -> None:
+    async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asked(reader)
+        writer.write(WHOLE)
+        await asked(reader)
+        writer.write(b"HTTP/1.1 200")
+
+    async def work() -> str | None:
+        async with listening(breaking) as port:
+            connections = pool(port)
+            await exchanged(connections)
+            with pytest.raises(RemoteError) as caught:
+                await exchanged(connections)
+            await connections.close()
+            return caught.value.code
+
+    assert run(work()) == "remote_cut_off"
+
+
 def test_a_response_that_is_closed_again_does_nothing_to_the_next_one_on_its_connection() -> None:
     async def work() -> None:
         async with listening(saying(WHOLE, WHOLE[:-1])) as port:

@@ -114,25 +114,35 @@ class Connections:
 
     async def post(self, body: bytes, seconds: float) -> Response:
         """Sends the body, and waits for a response to begin, at most so long. Raises RemoteError."""
-        connection: HttpConnection | None = None
+        head = b"%scontent-length: %d\r\n\r\n" % (self._head, len(body))
         try:
             async with Deadline(seconds):
-                connection = self._kept() or await self._connected()
-                self._used.add(connection)
-                connection.send(b"%scontent-length: %d\r\n\r\n" % (self._head, len(body)), body)
-                await connection.begun()
-        except BaseException as error:
-            if connection is not None:
-                self._used.discard(connection)
-                connection.close()
-            if isinstance(error, RemoteError):
-                raise
-            if isinstance(error, UnavailableError):
-                raise timed_out(self._name, "did not begin to answer", seconds) from None
-            if isinstance(error, BrokenHttpError):
-                raise garbage(self._name, "broken HTTP") from None
-            if isinstance(error, OSError):
-                raise cut_off(self._name) from None
+                if (kept := self._kept()) is not None:
+                    try:
+                        return await self._begun(kept, head, body)
+                    except OSError:
+                        if kept.heard:
+                            raise
+                        # The other side closed it while it was not used: no sign of a remote that fails.
+                return await self._begun(await self._connected(), head, body)
+        except RemoteError:
+            raise
+        except UnavailableError:
+            raise timed_out(self._name, "did not begin to answer", seconds) from None
+        except BrokenHttpError:
+            raise garbage(self._name, "broken HTTP") from None
+        except OSError:
+            raise cut_off(self._name) from None
+
+    async def _begun(self, connection: HttpConnection, head: bytes, body: bytes) -> Response:
+        """Raises what `HttpConnection.begun` does."""
+        self._used.add(connection)
+        try:
+            connection.send(head, body)
+            await connection.begun()
+        except BaseException:
+            self._used.discard(connection)
+            connection.close()
             raise
         return Response(self._name, connection, self)
 

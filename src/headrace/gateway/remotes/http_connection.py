@@ -58,6 +58,11 @@ class HttpConnection(asyncio.Protocol):
         return over and self._kept and not self._ended and self._waiting_bytes <= _MOST_WAITING
 
     @property
+    def heard(self) -> bool:
+        """Some of a response has come since `send`."""
+        return self._header_bytes > 0
+
+    @property
     def at_end(self) -> bool:
         """The response has come in full."""
         return self._complete
