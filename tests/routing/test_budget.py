@@ -32,6 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_a_request_that_could_exceed_the_day_s_budget_is_refused_until_the_next_day(store: Store) -> None:
     budgets = Budgets(BudgetTable(per_day=1.0), store)
     budgets.reserve("a", "alice", 700_000_000, NOON)
+    budgets.settle("a", 700_000_000)
     with pytest.raises(OverBudget) as refused:
         budgets.reserve("b", "bob", 300_000_001, NOON)
     assert (refused.value.status, refused.value.code, refused.value.field) == (402, "budget_exceeded", None)
@@ -77,6 +78,34 @@ def test_all_attempts_at_a_request_share_its_budget(store: Store) -> None:
     budgets.reserve("a", "alice", 500_000_000, NOON, attempt=2)
     budgets.reserve("b", "alice", NANO, NOON)
     assert budgets.left("alice", NOON) == NANO
+
+
+def test_what_never_fits_into_the_budget_of_a_request_is_the_requests_own_mistake(store: Store) -> None:
+    budgets = Budgets(BudgetTable(per_request=0.5, per_day=1.0), store)
+    with pytest.raises(OverBudget, match=r"per_request of 0\.50 has 0\.50 left.*cost 0\.60\.$") as refused:
+        budgets.reserve("a", "alice", 600_000_000, NOON)
+    assert (refused.value.status, refused.value.code) == (400, "max_cost")
+    short = budgets.shortage("alice", 600_000_000, NOON)
+    assert short is not None and (short.budget, short.never, short.soon) == ("per_request", True, False)
+    assert budgets.shortage("alice", 500_000_000, NOON) is None
+
+
+def test_a_budget_that_open_requests_may_give_back_is_told_as_such(store: Store) -> None:
+    budgets = Budgets(BudgetTable(per_day=1.0, per_key_day=0.9), store)
+    budgets.reserve("spent", "alice", 200_000_000, NOON)
+    budgets.settle("spent", 200_000_000)
+    budgets.reserve("open", "alice", 600_000_000, NOON)
+    with pytest.raises(OverBudget) as refused:
+        budgets.reserve("b", "alice", 300_000_000, NOON)
+    assert refused.value.soon and str(refused.value) == (
+        "The budget per_key_day of 0.90 has 0.10 left (0.60 more is set aside for requests that have not "
+        "ended), and this request may cost 0.30. It renews at 2024-10-05 00:00 UTC."
+    )
+    more_than_comes_back = budgets.shortage("alice", 750_000_000, NOON)
+    assert more_than_comes_back is not None and not more_than_comes_back.soon
+    assert more_than_comes_back.budget == "per_key_day"
+    of_all = budgets.shortage("bob", 300_000_000, NOON)
+    assert of_all is not None and (of_all.budget, of_all.left, of_all.soon) == ("per_day", 200_000_000, True)
 
 
 def test_without_budgets_all_is_spent_and_written_down(store: Store) -> None:

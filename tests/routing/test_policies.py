@@ -94,8 +94,8 @@ def test_what_a_request_may_cost_is_never_exceeded() -> None:
 @pytest.mark.parametrize(
     ("refusals", "status", "code"),
     [
-        ([over_budget("per day"), too_short(2048)], 402, "budget_exceeded"),
-        ([over_budget("per day"), rate_limited(2.5)], 429, "rate_limit_exceeded"),
+        ([over_budget("per_day", "0.00", "0.10"), too_short(2048)], 402, "budget_exceeded"),
+        ([over_budget("per_day", "0.00", "0.10"), rate_limited(2.5)], 429, "rate_limit_exceeded"),
         ([circuit_open(3), lacks("vision")], 503, "model_unavailable"),
         ([too_short(2048), too_short(4096)], 400, "context_length_exceeded"),
         ([lacks("vision"), NOT_ALLOWED], 400, "unsupported_by_models"),
@@ -180,7 +180,7 @@ CANDIDATES = st.lists(
         most_cost=st.sampled_from([0.02, 0.05, 0.2]),
         first_token=st.sampled_from([0.05, 0.5, 5.0]),
         per_token=st.sampled_from([0.001, 0.1]),
-        refused=st.sampled_from(["", "", rate_limited(3), over_budget("per day")]),
+        refused=st.sampled_from(["", "", rate_limited(3), over_budget("per_day", "0.00", "0.10")]),
         last=st.booleans(),
     ),
     max_size=6,

@@ -26,11 +26,58 @@ _REQUESTS_REMEMBERED = 10_000
 
 
 class OverBudget(RequestError):  # noqa: N818 - what it says of the request, not that something broke
-    """402: the request may cost more than a budget has left. `renews`: seconds since 1970, None: never."""
+    """402: the request may cost more than a budget has left; 400: it can never fit into one of a request.
 
-    def __init__(self, message: str, renews: float | None):
-        super().__init__(message, status=402, code="budget_exceeded")
+    `renews`: seconds since 1970, None: never. `soon`: it may fit as soon as open requests have ended.
+    """
+
+    def __init__(self, message: str, renews: float | None = None, *, never: bool = False, soon: bool = False):
+        status, code = (400, "max_cost") if never else (402, "budget_exceeded")
+        super().__init__(message, status=status, code=code)
         self.renews = renews
+        self.soon = soon
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why a budget does not allow what a request may cost; amounts in billionths."""
+
+    budget: str
+    """Its name: per_request, per_day, per_key_day, keys.NAME."""
+    limit: int
+    left: int
+    most: int
+    """That the request may cost."""
+    held: int = 0
+    """Of what is not left: set aside for requests that have not ended."""
+    renews: float | None = None
+    """Seconds since 1970; None: never."""
+
+    @property
+    def never(self) -> bool:
+        """The request can never fit."""
+        return self.renews is None and self.most > self.limit
+
+    @property
+    def soon(self) -> bool:
+        """It may fit as soon as those have ended, for most cost less than they may."""
+        return 0 < self.most - self.left <= self.held
+
+    @property
+    def error(self) -> OverBudget:
+        """What a client is told."""
+        held = when = ""
+        if self.soon:
+            held = f" ({shown(self.held)} more is set aside for requests that have not ended)"
+        if self.renews is not None:
+            when = f" It renews at {datetime.fromtimestamp(self.renews, timezone.utc):%Y-%m-%d %H:%M} UTC."
+        return OverBudget(
+            f"The budget {self.budget} of {shown(self.limit)} has {shown(max(0, self.left))} left{held}, "
+            f"and this request may cost {shown(self.most)}.{when}",
+            self.renews,
+            never=self.never,
+            soon=self.soon,
+        )
 
 
 @dataclass
@@ -61,7 +108,7 @@ class Budgets:
         request = self._requests.get(request_id) or _Request()
         assert most >= 0 and attempt not in request.open
         if self._per_request is not None and request.cost + most > self._per_request:
-            raise _over("per_request", self._per_request, self._per_request - request.cost, most, None)
+            raise Shortage("per_request", self._per_request, self._per_request - request.cost, most).error
         day = int(now // DAY_SECONDS)
         wanted = Reservation(request_id, attempt, key, day, most)
         if self._binds_daily(key):
@@ -85,7 +132,7 @@ class Budgets:
             log.error("spend cannot be written: %s", error)
             raise _unavailable() from error
         if spent is not None:
-            raise self._over_a_days(spent, wanted, key_limit)
+            raise self._short_of_day(wanted.key, wanted.day, wanted.amount, spent)[0].error
 
     def settle(self, request_id: str, actual: int, attempt: int = 0) -> None:
         """An attempt has ended and cost `actual`: the rest of what was set aside is free again.
@@ -123,9 +170,21 @@ class Budgets:
         """
         if not self._binds_daily(key):
             return self._per_request
-        left = [budget - spent for budget, spent in self._of_day(key, now)]
+        left = [limit - spent for _, limit, spent in self._of_day(key, self._spent(now, key))]
         left += [self._per_request] if self._per_request is not None else []
         return max(0, min(left))
+
+    def shortage(self, key: str, most: int, now: float) -> Shortage | None:
+        """Which budget does not allow a new request of this key that may cost `most`; None: all do.
+
+        Raises as `left`.
+        """
+        if self._per_request is not None and most > self._per_request:
+            return Shortage("per_request", self._per_request, self._per_request, most)
+        if not self._binds_daily(key):
+            return None
+        short = self._short_of_day(key, int(now // DAY_SECONDS), most, self._spent(now, key))
+        return short[0] if short else None
 
     def in_pace(self, key: str, now: float) -> int | None:
         """What a new request of this key may cost without getting ahead of the pace of a day's budgets.
@@ -135,26 +194,42 @@ class Budgets:
         """
         if not self._binds_daily(key):
             return None
-        return min(allowance(budget, now) - spent for budget, spent in self._of_day(key, now))
+        of_day = self._of_day(key, self._spent(now, key))
+        return min(allowance(limit, now) - spent for _, limit, spent in of_day)
 
-    def _of_day(self, key: str, now: float) -> list[tuple[int, int]]:
-        """Each budget of this day that binds the key, and what is spent of it."""
+    def _spent(self, now: float, key: str) -> Spent:
         try:
-            spent = self._ledger.spent(int(now // DAY_SECONDS), key)
+            return self._ledger.spent(int(now // DAY_SECONDS), key)
         except sqlite3.Error as error:
             log.error("spend cannot be read: %s", error)
             raise _unavailable() from error
-        key_limit = self._key_limit(key)
-        binding = [(self._per_day, spent.all)] if self._per_day is not None else []
-        return binding + ([(key_limit, spent.key)] if key_limit is not None else [])
 
-    def _over_a_days(self, spent: Spent, wanted: Reservation, key_limit: int | None) -> OverBudget:
-        renews = float((wanted.day + 1) * DAY_SECONDS)
-        if key_limit is not None and spent.key + wanted.amount > key_limit:
-            name = f"keys.{wanted.key}" if wanted.key in self._keys else "per_key_day"
-            return _over(name, key_limit, key_limit - spent.key, wanted.amount, renews)
-        assert self._per_day is not None
-        return _over("per_day", self._per_day, self._per_day - spent.all, wanted.amount, renews)
+    def _of_day(self, key: str, spent: Spent) -> list[tuple[str, int, int]]:
+        """Each budget of a day that binds the key, its limit, and what is spent of it."""
+        key_limit = self._key_limit(key)
+        binding = [] if self._per_day is None else [("per_day", self._per_day, spent.all)]
+        if key_limit is not None:
+            name = f"keys.{key}" if key in self._keys else "per_key_day"
+            binding.append((name, key_limit, spent.key))
+        return binding
+
+    def _short_of_day(self, key: str, day: int, most: int, spent: Spent) -> list[Shortage]:
+        """The budgets that do not allow it, one that open requests give back soon at the end."""
+        try:
+            held = self._ledger.held(day, key)
+        except sqlite3.Error as error:
+            log.error("spend cannot be read: %s", error)
+            raise _unavailable() from error
+        renews = float((day + 1) * DAY_SECONDS)
+        of_day = self._of_day(key, spent)
+        short = [
+            Shortage(
+                name, limit, limit - used, most, held.all if name == "per_day" else held.key, renews=renews
+            )
+            for name, limit, used in of_day
+            if used + most > limit
+        ]
+        return sorted(short, key=lambda each: (each.soon, each.budget == "per_day"))
 
     def _remember(self, request_id: str, request: _Request) -> None:
         self._requests.pop(request_id, None)
@@ -176,14 +251,3 @@ def _unavailable() -> RequestError:
 
 def _nano(amount: float | None) -> int | None:
     return None if amount is None else round(amount * NANO)
-
-
-def _over(name: str, limit: int, left: int, most: int, renews: float | None) -> OverBudget:
-    when = ""
-    if renews is not None:
-        when = f" It renews at {datetime.fromtimestamp(renews, timezone.utc):%Y-%m-%d %H:%M} UTC."
-    return OverBudget(
-        f"The budget {name} of {shown(limit)} has {shown(max(0, left))} left, "
-        f"and this request may cost {shown(most)}.{when}",
-        renews,
-    )

@@ -32,15 +32,22 @@ def circuit_open(seconds: float) -> str:
     return f"circuit open for {_whole(seconds)} s"
 
 
-def over_budget(budget: str) -> str:
-    """What it may cost at most is more than is left of this budget, such as "per day"."""
-    return f"over the budget {budget}"
+def over_budget(budget: str, left: str, most: str, held: str = "") -> str:
+    """What it may cost at most is more than is left of the budget; `held`: set aside for open requests."""
+    held = held and f", {held} more set aside for requests that have not ended"
+    return f"over the budget {budget} ({left} left{held}; may cost {most})"
+
+
+def too_dear(limit: str, most: str) -> str:
+    """What it may cost at most is more than any request may."""
+    return f"over per_request ({limit}; may cost {most})"
 
 
 _STATUSES = (
     ("rate limit", 429, "rate_limit_exceeded"),
     ("circuit open", 503, "model_unavailable"),
     ("over the budget", 402, "budget_exceeded"),
+    ("over per_request", 400, "max_cost"),
     ("context of", 400, "context_length_exceeded"),
     ("no ", 400, "unsupported_by_models"),
     (NOT_ALLOWED, 404, "model_not_found"),

@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from headrace.routing.database import transaction
@@ -88,6 +89,16 @@ class Ledger:
         with self._writing:
             return self._spent(day, key)
 
+    def held(self, day: int, key: str) -> Spent:
+        """What of it is set aside for requests that have not ended. Raises as `spent`."""
+        with self._writing:
+            ((all_of_it, of_key),) = self._connection.execute(
+                "SELECT coalesce(sum(amount), 0), coalesce(sum(amount) FILTER (WHERE key = ?), 0) "
+                "FROM reservations WHERE day = ?",
+                (key, day),
+            )
+        return Spent(all_of_it, of_key)
+
     def _spent(self, day: int, key: str) -> Spent:
         read = self._connection.execute
         by_all = read("SELECT amount FROM day_spend WHERE day = ?", (day,)).fetchone()
@@ -122,6 +133,11 @@ def shown(amount: int) -> str:
     """An amount in billionths as a user reads it: exact, with two digits after the point at least."""
     sign, (whole, rest) = "-" * (amount < 0), divmod(abs(amount), 10**9)
     return f"{sign}{whole}.{f'{rest:09}'.rstrip('0'):0<2}"
+
+
+def plain(amount: float) -> str:
+    """An amount as a user wrote it, without an exponent."""
+    return f"{Decimal(f'{amount:.15g}'):f}"
 
 
 def _identity(process: int) -> str:

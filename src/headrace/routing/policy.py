@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from headrace.errors import RequestError
 from headrace.routing.candidate import NOT_ALLOWED, Candidate, refusal_status
+from headrace.routing.ledger import plain, shown
+from headrace.routing.pricing import nano
 from headrace.routing.tables import PolicyTable
 from headrace.routing.wants import Wants
 
@@ -81,8 +83,8 @@ def lateness(wants: Wants, candidate: Candidate) -> float:
 def _too_dear(limit: float, candidates: Sequence[Candidate]) -> NoModelError:
     cheapest = min(candidates, key=lambda each: each.most_cost)
     return NoModelError(
-        f"max_cost of {limit:g} is too low: {cheapest.name}, the cheapest, may cost "
-        f"{cheapest.most_cost:.3g}; raise it, or ask for fewer tokens",
+        f"max_cost of {plain(limit)} is too low: {cheapest.name}, the cheapest, may cost "
+        f"{shown(nano(cheapest.most_cost))}; raise it, or ask for fewer tokens",
         status=400,
         code="max_cost",
         field="max_cost",
@@ -101,6 +103,7 @@ def _none_ready(candidates: Sequence[Candidate]) -> NoModelError:
     _, status, code = min(refusal_status(each.refused) for each in shown)
     waits = [each.wait for each in shown if each.wait > 0]
     reasons = "; ".join(f"{each.name}: {each.refused}" for each in shown)
+    when = "" if status == 400 else " now"
     return NoModelError(
-        f"no model can answer now ({reasons})", status=status, code=code, wait=min(waits, default=0.0)
+        f"no model can answer{when} ({reasons})", status=status, code=code, wait=min(waits, default=0.0)
     )

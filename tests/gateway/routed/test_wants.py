@@ -13,6 +13,7 @@ from gateway.routed.fleet import (
     DEAR,
     DIALECTS,
     FAR_FIRST,
+    HI,
     Fleet,
     eventually,
     far,
@@ -20,6 +21,7 @@ from gateway.routed.fleet import (
     key_of,
     keys,
     routed,
+    slowly,
     text_of,
 )
 from headrace.gateway.header_names import ASKING, TELLING
@@ -106,7 +108,7 @@ def test_a_cost_that_no_model_keeps_is_refused_with_the_least_that_one_may_cost(
 ) -> None:
     answer = fleet.post(dialect, headrace={"max_cost": 1e-9})
     assert answer.status_code == 400
-    assert "max_cost of 1e-09 is too low: far, the cheapest, may cost " in answer.text
+    assert "max_cost of 0.000000001 is too low: far, the cheapest, may cost " in answer.text
     assert fleet.post(dialect, headrace={"max_cost": 0.01}).status_code == 200
 
 
@@ -121,6 +123,31 @@ def test_a_budget_that_is_used_up_is_told_with_what_is_left(tmp_path: Path, dial
             assert answer.json()["error"]["type"] == "billing_error"
         assert fleet.spent() == (0, 0)
         assert not fleet.upstreams["far"].exchanges and not fleet.engines["near"].submitted
+
+
+def test_the_budget_that_has_no_room_is_named(tmp_path: Path) -> None:
+    callers = keys(tmp_path, alice="", bob="")
+    budgets = {"keys": {"alice": 1e-9}, "per_key_day": 1.0, "per_request": 0.01}
+    with routed(tmp_path, two(), policies=FAR_FIRST, budgets=budgets, callers=callers) as fleet:
+        for model in ("auto", "far"):
+            told = fleet.chat(model, key=key_of("alice"), max_tokens=10)
+            assert told.status_code == 402
+            assert "far: over the budget keys.alice (0.000000001 left; may cost" in told.text
+            told = fleet.chat(model, key=key_of("bob"), max_tokens=100_000)
+            assert (told.status_code, told.json()["error"]["code"]) == (400, "max_cost")
+            assert "far: over per_request (0.01; may cost 0.1" in told.text
+
+
+def test_what_open_requests_may_give_back_is_worth_another_try(tmp_path: Path) -> None:
+    models = {"far": far(slowly(0.1))}
+    budgets = {"per_day": 0.00015}
+    with routed(tmp_path, models, policies={"auto": {}}, budgets=budgets) as fleet:
+        body = {"model": "far", "messages": HI, "max_tokens": 40, "stream": True}
+        with fleet.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            told = fleet.chat(max_tokens=40)
+            assert (told.status_code, told.headers["retry-after"]) == (402, "1")
+            assert "more set aside for requests that have not ended; may cost" in told.text
+            assert answer.status_code == 200
 
 
 def test_what_costs_nothing_is_answered_whatever_the_budget(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from headrace.gateway.asking import Asking
 from headrace.gateway.callers import Caller
 from headrace.gateway.errors import UnavailableError
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
-from headrace.gateway.routed.accounts import Accounts
+from headrace.gateway.routed.accounts import SOON, Accounts
 from headrace.gateway.routed.attempt import is_elsewhere
 from headrace.gateway.routed.member import Foreseen, Member, Refusal
 from headrace.gateway.routed.need import Need, need_of
 from headrace.gateway.routed.route import Route
 from headrace.gateway.routed.rule import Rule
 from headrace.routing.budget import Budgets
-from headrace.routing.candidate import NOT_ALLOWED, Candidate, over_budget, too_short
+from headrace.routing.candidate import NOT_ALLOWED, Candidate, over_budget, too_dear, too_short
 from headrace.routing.ledger import shown
 from headrace.routing.pace import paced
 from headrace.routing.policies import Cheapest
@@ -66,6 +66,7 @@ class Decider:
                 prices[name],
                 exact=exact,
                 left=left,
+                caller=asking.caller.name,
                 named=rule.named,
             )
         if rule.table.pace:
@@ -102,6 +103,7 @@ class Decider:
         *,
         exact: bool,
         left: int | None,
+        caller: str,
         named: bool,
     ) -> tuple[Foreseen, Candidate]:
         refusal = None
@@ -121,7 +123,7 @@ class Decider:
         most_input = max(seen.input_tokens, member.most_input(need))
         most_cost = price.cost(most_input, 0, member.most_output(need, 1) * need.sequences)
         if refusal is None and left is not None and nano(most_cost) > left:
-            refusal = Refusal(over_budget(f"({shown(left)} left; may cost {shown(nano(most_cost))})"))
+            refusal = self._shortage(caller, nano(most_cost))
         return seen, Candidate(
             name=member.name,
             tier=member.tier,
@@ -139,6 +141,17 @@ class Decider:
             wait=0.0 if refusal is None else refusal.wait,
             first_token_by=seen.first_token_by,
         )
+
+    def _shortage(self, caller: str, most: int) -> Refusal | None:
+        """Which budget has no room for what it may cost; open requests may give some back soon."""
+        short = self._budgets.shortage(caller, most, time.time())
+        if short is None:
+            return None
+        if short.never:
+            return Refusal(too_dear(shown(short.limit), shown(most)))
+        held = shown(short.held) if short.soon else ""
+        left = shown(max(0, short.left))
+        return Refusal(over_budget(short.budget, left, shown(most), held), SOON if short.soon else 0.0)
 
 
 def _refusal(member: Member, need: Need, input_tokens: int, *, named: bool) -> Refusal | None:
