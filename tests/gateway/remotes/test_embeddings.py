@@ -125,7 +125,7 @@ def test_our_own_limits_budgets_and_costs_hold(tmp_path: Path) -> None:
     limited = far(vectors(*VECTORS), requests_per_minute=1)
     with routed(tmp_path, {"far": limited}, budgets={"per_day": 1e-4}) as fleet:
         dear = embed(fleet, x_headrace_max_cost="0.000001")
-        assert (dear.status_code, dear.json()["error"]["code"]) == (402, "budget_exceeded")
+        assert (dear.status_code, dear.json()["error"]["code"]) == (400, "max_cost")
         assert embed(fleet, given=["word " * 50] * 2).json()["error"]["code"] == "budget_exceeded"
         assert embed(fleet).status_code == 200
         full = embed(fleet)
