@@ -230,6 +230,30 @@ def test_the_environments_proxy_is_asked_for_the_remote(monkeypatch: pytest.Monk
     assert proxy_for("http://near.example/v1") is None
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_cannot_be_reached_is_told_as_such_and_its_address_to_the_operator_alone(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://me:secret@127.0.0.1:{port}")
+        monkeypatch.setenv("no_proxy", "")
+
+        async def work() -> None:
+            asked = remote(Upstream(openai_answer()), url=f"{scheme}://far.example/v1")
+            try:
+                await answer(asked, request())
+            finally:
+                await asked.close()
+
+        with pytest.raises(RemoteError, match="its proxy cannot be reached") as caught:
+            run(work())
+    assert caught.value.code == "remote_unreachable" and "127.0.0.1" not in str(caught.value)
+    assert f"far is asked by the environment's proxy 127.0.0.1:{port}" in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("tls")
     key, certificate = folder / "key.pem", folder / "certificate.pem"

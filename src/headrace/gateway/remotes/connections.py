@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import ssl
 from collections.abc import Mapping
 
 from headrace.gateway.deadline import Deadline
 from headrace.gateway.errors import UnavailableError
-from headrace.gateway.remotes.dialling import Dialler, ProxyError
+from headrace.gateway.remotes.dialling import Dialler, ProxyError, why_not
 from headrace.gateway.remotes.errors import RemoteError, cut_off, garbage, timed_out, unreachable
 from headrace.gateway.remotes.http_connection import BrokenHttpError, HttpConnection, head_of
 
@@ -104,7 +101,7 @@ class Connections:
         """`headers` may hold the key."""
         self._name = name
         self._connect_timeout = connect_timeout
-        self._dialler = Dialler(url, connect_timeout)
+        self._dialler = Dialler(name, url, connect_timeout)
         headers = {**headers, **self._dialler.credentials}
         self._head = head_of("POST", self._dialler.path, self._dialler.host, headers)
         self._unused: list[tuple[float, HttpConnection]] = []
@@ -151,18 +148,13 @@ class Connections:
         try:
             return await asyncio.wait_for(self._dialler.connect(), self._connect_timeout)
         except (asyncio.TimeoutError, TimeoutError):
-            raise timed_out(self._name, "could not be reached", self._connect_timeout) from None
-        except ssl.SSLCertVerificationError:
-            raise unreachable(self._name, "its certificate is not valid") from None
-        except ssl.SSLError:
-            raise unreachable(self._name, "no TLS connection came about") from None
-        except socket.gaierror:
-            raise unreachable(self._name, "its name cannot be resolved") from None
+            self._dialler.warn_of_proxy("no connection came about in time")
+            way = " by its proxy" if self._dialler.by_proxy else ""
+            raise timed_out(self._name, f"could not be reached{way}", self._connect_timeout) from None
         except OSError as error:
-            known = error.errno is not None and error.errno > 0
-            why = os.strerror(error.errno).lower() if known else "no connection came about"  # type: ignore[arg-type]
-            raise unreachable(self._name, why) from None
+            raise unreachable(self._name, why_not(error)) from None
         except ProxyError as error:
+            self._dialler.warn_of_proxy(str(error))
             raise unreachable(self._name, str(error)) from None
 
     def _kept(self) -> HttpConnection | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import logging
+import os
 import socket
 import ssl
 import sys
@@ -14,6 +16,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import aiohappyeyeballs
 
 from headrace.gateway.remotes.http_connection import BrokenHttpError, HttpConnection, head_of
+
+log = logging.getLogger("headrace.gateway")
 
 _NEXT_ADDRESS = 0.25
 """Seconds after which the next address is tried beside (RFC 8305)."""
@@ -27,8 +31,9 @@ class ProxyError(Exception):
 class Dialler:
     """Knows the way to one URL. `path` and `host` are what requests that go that way must say."""
 
-    def __init__(self, url: str, patience: float):
-        """Who takes nothing of what is sent for `patience` seconds is left."""
+    def __init__(self, name: str, url: str, patience: float):
+        """`name` is the remote's. Who takes nothing of what is sent for `patience` seconds is left."""
+        self._name = name
         self._target = urlsplit(url)
         self._patience = patience
         proxy = proxy_for(url)
@@ -48,7 +53,12 @@ class Dialler:
         first = self._target if self._proxy is None else self._proxy
         if first.scheme == "https" and first is self._proxy:
             raise ProxyError("a proxy that is itself asked by TLS is not supported")
-        connected = await self._socket(first)
+        try:
+            connected = await self._socket(first)
+        except OSError as error:
+            if first is self._proxy:
+                raise ProxyError(f"its proxy cannot be reached ({why_not(error)})") from None
+            raise
         try:
             if self._tls is None or self._proxy is not None:
                 made, connection = await loop.create_connection(HttpConnection, sock=connected)
@@ -72,6 +82,18 @@ class Dialler:
             raise
         return inner
 
+    @property
+    def by_proxy(self) -> bool:
+        """Whether a proxy leads to it."""
+        return self._proxy is not None
+
+    def warn_of_proxy(self, why: str) -> None:
+        """Tells the operator which proxy it was, if any. No client learns that, and nobody its password."""
+        if self._proxy is not None:
+            host, port = self._proxy.hostname or "", self._proxy.port or _PORTS.get(self._proxy.scheme, 80)
+            host = f"[{host}]" if ":" in host else host
+            log.warning("%s is asked by the environment's proxy %s:%d: %s", self._name, host, port, why)
+
     async def _socket(self, to: SplitResult) -> socket.socket:
         loop, port = asyncio.get_running_loop(), to.port or _PORTS.get(to.scheme, 80)
         found = await loop.getaddrinfo(to.hostname, port, type=socket.SOCK_STREAM)
@@ -94,8 +116,23 @@ class Dialler:
             await connection.begun()
         except BrokenHttpError:
             raise ProxyError("its proxy sends broken HTTP") from None
+        except OSError:
+            raise ProxyError("its proxy breaks off") from None
         if connection.status != 200:
             raise ProxyError(f"its proxy refuses, with status {connection.status}")
+
+
+def why_not(error: OSError) -> str:
+    """Why no connection came about; without the address."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate is not valid"
+    if isinstance(error, ssl.SSLError):
+        return "no TLS connection came about"
+    if isinstance(error, socket.gaierror):
+        return "its name cannot be resolved"
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return "no connection came about"
 
 
 def proxy_for(url: str) -> str | None:
