@@ -121,6 +121,24 @@ def test_wrong_settings_are_one_clear_line(tmp_path: Path) -> None:
     assert f"'max-queue' in {file}" in told(headrace("--config", str(file), "serve"))
 
 
+def test_the_file_of_settings_is_named_before_or_behind_the_verb(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text("max-queue = 0")
+    for args in (["serve", "--config", str(file)], ["serve", f"--config={file}"]):
+        assert f"'max-queue' in {file}" in told(headrace(*args))
+    assert "Option '--config' requires an argument" in headrace("serve", "--config").stderr
+
+
+def test_a_running_server_is_looked_for_where_the_settings_say_it_listens(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text('host = "0.0.0.0"\nport = 2')
+    assert "no server answers at http://127.0.0.1:1:" in told(headrace("ps", HEADRACE_PORT="1"))
+    assert "no server answers at http://127.0.0.1:2:" in told(headrace("ps", HEADRACE_CONFIG=str(file)))
+    for verb in (["fleet", "status"], ["prefix", "list"]):
+        assert "http://127.0.0.1:2" in told(headrace("--config", str(file), *verb))
+    assert "port: " in told(headrace("ps", HEADRACE_PORT="tcp://10.0.0.1:80"))
+
+
 def test_a_variable_that_is_no_setting_is_one_warning() -> None:
     warned = headrace("pull", "no-such-model", HEADRACE_PROT="1", HEADRACE_XYZZY="", HEADRACE_ISA="portable")
     assert warned.stderr.splitlines()[0] == (

@@ -6,7 +6,9 @@ import logging
 import math
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,10 @@ _SPECULATION = ("speculate", "draft_model", "draft_tokens")
 class _Verbs(click.Group):
     """A group that imports the verbs of _ELSEWHERE only when they run."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """--config may stand behind the verb, too."""
+        return super().parse_args(ctx, _config_first(args))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_ELSEWHERE]
 
@@ -59,6 +65,20 @@ class _Verbs(click.Group):
             module, function, _ = _ELSEWHERE[name]
             command = getattr(import_module(module), function)
         return name, command, rest
+
+
+def _config_first(args: Sequence[str]) -> list[str]:
+    first, rest, left = list[str](), list[str](), iter(args)
+    for arg in left:
+        if arg == "--":
+            rest += [arg, *left]
+        elif arg == "--config":
+            if not (value := [*islice(left, 1)]):
+                return [arg]  # click says what is missing
+            first += [arg, *value]
+        else:
+            (first if arg.startswith("--config=") else rest).append(arg)
+    return first + rest
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

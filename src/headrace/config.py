@@ -7,6 +7,7 @@ the file its keys from there.
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -241,6 +242,31 @@ def options(*names: str) -> Callable[[Function], Function]:
         return function
 
     return decorate
+
+
+def url_option(function: Function) -> Function:
+    """Gives a command that asks a running server the option --url; its default is where `serve` listens."""
+    told = "where host and port of the settings say"
+    return click.option(
+        "--url", envvar="HEADRACE_URL", default=_own_url, show_default=told, help="The server's address."
+    )(function)
+
+
+def _own_url() -> str:
+    """Of a server with the settings of the environment and the file. Raises ConfigError."""
+    file = click.get_current_context().find_object(ConfigFile)
+    settings = {} if file is None else file.settings()
+    host, port = (
+        os.environ.get(variable(name)) or settings.get(name) or str(SETTINGS[name].default)
+        for name in ("host", "port")
+    )
+    if host in ("0.0.0.0", "::", ""):  # everywhere, so here, too
+        host = "127.0.0.1"
+    try:
+        number = SETTINGS["port"].type.convert(port, None, None) or SETTINGS["port"].default
+    except click.BadParameter as error:
+        raise ConfigError(f"port: {error.message}") from None
+    return f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.config import url_option
 from headrace.errors import ConfigError, RequestError
 from headrace.option_types import FiniteNumber
 from headrace.prefix import Server
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_URL = "http://127.0.0.1:8000"
 _LOOK_SECONDS = 0.5
 _MILLISECONDS = FiniteNumber(min=0, min_open=True)
 
@@ -31,9 +31,7 @@ def _common(command: Command) -> Command:
     command = click.option(
         "--api-key", envvar="HEADRACE_API_KEY", help="Sent to the server as a bearer token."
     )(command)
-    return click.option(
-        "--url", envvar="HEADRACE_URL", default=_URL, show_default=True, help="The server's address."
-    )(command)
+    return url_option(command)
 
 
 @fleet.command()

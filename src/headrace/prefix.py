@@ -11,12 +11,12 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from headrace.address import parse_url
+from headrace.config import url_option
 from headrace.errors import ConfigError, RequestError
 from headrace.option_types import WholeNumber
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_URL = "http://127.0.0.1:8000"
 _CONNECT_SECONDS = 10
 
 
@@ -77,9 +77,7 @@ def _common(command: Command) -> Command:
     command = click.option(
         "--api-key", envvar="HEADRACE_API_KEY", help="Sent to the server as a bearer token."
     )(command)
-    return click.option(
-        "--url", envvar="HEADRACE_URL", default=_URL, show_default=True, help="The server's address."
-    )(command)
+    return url_option(command)
 
 
 def _prompts(command: Command) -> Command:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from headrace.address import parse_url
+from headrace.config import url_option
 from headrace.errors import HeadraceError
 
 _TIMEOUT_SECONDS = 10.0
@@ -19,7 +20,7 @@ _FOREVER_DAYS = 36500
 
 
 @click.command()
-@click.option("--url", envvar="HEADRACE_URL", default="http://127.0.0.1:8000", show_default=True)
+@url_option
 def ps(url: str) -> None:
     """List the models that a running server has loaded, and until when they stay."""
     for line in _lines(_loaded(url)):
