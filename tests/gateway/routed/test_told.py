@@ -30,6 +30,16 @@ def test_the_policy_that_chose_is_logged_and_recorded(tmp_path: Path, stream: bo
     assert recorded == list(asked)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_ollamas_clients_are_told_who_answered_and_a_model_that_they_named_as_they_named_it(
+    tmp_path: Path, stream: bool
+) -> None:
+    with routed(tmp_path, {"far": far(openai_answer())}, policies={"auto": {}}) as fleet:
+        for asked, told in (("auto", "far"), ("auto:latest", "far"), ("far:latest", "far:latest")):
+            lines = fleet.post("ollama", asked, stream=stream).text.splitlines()
+            assert {json.loads(line)["model"] for line in lines} == {told}
+
+
 def test_a_refusal_is_logged_with_the_policy_that_found_no_model(tmp_path: Path) -> None:
     with routed(tmp_path, {"near": here(cost_per_hour=DEAR), "far": far(openai_answer())}) as fleet:
         lines: list[str] = []

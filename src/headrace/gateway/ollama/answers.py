@@ -89,7 +89,7 @@ class OllamaRenderer:
         run: Answering,
         token_bytes: TokenBytes | None,
     ):
-        """`model` as the client named it; `token_bytes` where log-probabilities are asked for."""
+        """`model` answers, as the client named it; `token_bytes` where log-probabilities are asked for."""
         self._model = model
         self._chats = chats
         self._arrived = arrived

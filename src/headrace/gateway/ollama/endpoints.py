@@ -39,8 +39,11 @@ class OllamaDialect(Dialect[Asked]):
         return self.translated(body, canonical(self._gateway.catalogue, body.model))
 
     def renderer(self, body: Asked, running: Running) -> Renderer:
+        told = running.head.model
+        if told == canonical(self._gateway.catalogue, body.model):
+            told = body.model  # with its tag, as clients look for it
         return OllamaRenderer(
-            body.model,
+            told,
             chats=self.chats,
             arrived=body.arrived,
             run=running.run,
