@@ -13,9 +13,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from headrace.errors import RequestError
-from headrace.gateway.json_endpoint import JsonEndpoint
+from headrace.gateway.json_endpoint import JsonEndpoint, WithHeaders
 from headrace.gateway.prompts import Prompt, encode_prompt
-from headrace.gateway.route_report import RouteReport
+from headrace.gateway.route_report import RouteReport, money, report_headers
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
 
@@ -64,12 +64,14 @@ class EmbeddingsEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._endpoint(scope, receive, send)
 
-    async def _embed(self, scope: Scope, body: EmbeddingsRequest) -> EmbeddingsAnswer:
+    async def _embed(self, scope: Scope, body: EmbeddingsRequest) -> EmbeddingsAnswer | WithHeaders:
         inputs, router = split_inputs(body), self._gateway.router
         if router is not None:
             caller = self._gateway.callers.identify(scope)
             if (answer := await router.embeddings.answer(scope, caller, body)) is not None:
-                return answer
+                report = answer.usage.headrace
+                assert isinstance(report, RouteReport)
+                return WithHeaders(answer, report_headers(report, cost=money(report.cost)))
         model, prompts, vectors = await embed(self._gateway, scope, body.model, inputs)
         return _answer(body, model, prompts, vectors)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -17,6 +18,14 @@ from headrace.gateway.state import Gateway
 Body = TypeVar("Body")
 
 
+@dataclass(frozen=True, slots=True)
+class WithHeaders:
+    """An answer, and headers that its response has besides."""
+
+    answer: object
+    headers: list[tuple[bytes, bytes]]
+
+
 class JsonEndpoint(Generic[Body]):
     """An ASGI application around one piece of work that takes a checked body."""
 
@@ -28,6 +37,8 @@ class JsonEndpoint(Generic[Body]):
         error: Callable[[RequestError], bytes] = error_json,
     ) -> None:
         """The work is cancelled when the client goes away; what it raises becomes an error's answer.
+
+        It gives what is written as JSON, or that WithHeaders.
 
         `error` writes an error's body.
         """
@@ -44,7 +55,9 @@ class JsonEndpoint(Generic[Body]):
             async with while_connected(receive):
                 answer = await self._work(scope, decode(self._decoder, raw))
             status = 200
-            await send_json(send, status, msgspec.json.encode(answer))
+            if not isinstance(answer, WithHeaders):
+                answer = WithHeaders(answer, [])
+            await send_json(send, status, msgspec.json.encode(answer.answer), answer.headers)
         except ClientGoneError:
             status = CLIENT_GONE
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What a routed answer says of its route, in its usage."""
+"""What a routed answer says of its route, in its usage and in its headers."""
 
 from __future__ import annotations
 
@@ -19,3 +19,26 @@ class RouteReport(Struct):
     """The models that were tried, in that order; several where one failed, was slow, or was not sure."""
     continued_by: list[str]
     """Models that went on with an answer after the one before broke off."""
+
+
+def report_headers(report: RouteReport, **more: str) -> list[tuple[bytes, bytes]]:
+    """The report as headers x-headrace-…, all but the cost; and `more`, by the rest of their names."""
+    told = {
+        "model": report.model,
+        "tier": report.tier,
+        "policy": report.policy,
+        "why": report.why,
+        "attempts": ",".join(report.attempts),
+        **more,
+    }
+    return [(f"x-headrace-{name.replace('_', '-')}".encode(), _ascii(value)) for name, value in told.items()]
+
+
+def money(cost: float) -> str:
+    """A cost as a header has it."""
+    return f"{cost:.9f}"
+
+
+def _ascii(text: str) -> bytes:
+    """As a header may have it."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text)[:500].encode()

@@ -51,6 +51,14 @@ def embed(fleet: Fleet, model: str = "far", given: Any = ("a", "bc"), **fields: 
     return fleet.client.post("/v1/embeddings", json=body, headers=headers)
 
 
+def test_headers_tell_the_model_and_the_cost_as_those_of_chats_do(fleet: Fleet) -> None:
+    answer = embed(fleet)
+    told = {name: answer.headers[f"x-headrace-{name}"] for name in ("model", "tier", "policy", "attempts")}
+    assert told == {"model": "far", "tier": "remote", "policy": "far", "attempts": "far"}
+    assert answer.headers["x-headrace-why"] == "named by the request"
+    assert answer.headers["x-headrace-cost"] == "0.000007000"
+
+
 def test_vectors_come_in_order_and_cost_what_their_tokens_do(fleet: Fleet) -> None:
     before = fleet.spent()[0]
     told = embed(fleet, dimensions=2).json()

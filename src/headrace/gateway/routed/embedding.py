@@ -78,7 +78,7 @@ class RemoteEmbeddings:
             accounts.settle(0, cost)
             self._metrics.embedded(member.name, status, cost)
         report = RouteReport(
-            member.name, member.name, member.tier, "named by the request", cost, [member.name], []
+            member.name, member.name, member.tier, "named by the request", round(cost, 9), [member.name], []
         )
         data: Sequence[Any] = vectors
         told = EmbeddingsUsage(usage.prompt_tokens, usage.prompt_tokens, report)
