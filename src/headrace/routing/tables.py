@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +28,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _KEYS = ("key", "api_key", "apikey", "token", "api_token", "secret", "password", "authorization", "bearer")
 
 Ability = Literal["tools", "vision", "json", "logprobs", "completions"]
+Api = Literal["openai", "anthropic"]
+_WORDS = {"abilities": get_args(Ability), "api": get_args(Api)}
+_NO_WORD = re.compile(r"Invalid enum value '(?P<word>.*)'", re.DOTALL)
 Price = Annotated[float, Meta(ge=0, le=1e9)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Count = Annotated[int, Meta(ge=1, le=2**40)]
@@ -55,7 +58,7 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     url: str | None = None
     """With the API's version, such as https://api.openai.com/v1."""
-    api: Literal["openai", "anthropic"] = "openai"
+    api: Api = "openai"
     upstream: str = ""
     """What it is called there; default: the table's name."""
     key_env: str | None = None
@@ -300,6 +303,9 @@ def _read(table: object, kind: type[AnyStruct], where: str) -> AnyStruct:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         told, _, path = str(error).partition(" - at `$")
+        words = _WORDS.get(path.strip(".`").partition("[")[0])
+        if words is not None and (wrong := _NO_WORD.fullmatch(told)) is not None:
+            told = f"expected {', '.join(words)}, not {wrong['word']!r:.100}{_near(wrong['word'], words)}"
         raise ConfigError(f"{where} {path.strip('.`')}: {told[:1].lower()}{told[1:]}") from None
 
 
