@@ -85,6 +85,18 @@ def test_a_last_resort_comes_last_and_alone_where_nothing_else_is_left() -> None
     assert plan.why == "last resort (circuit open for 12 s); nothing else can answer"
 
 
+def test_a_budget_is_named_as_the_reason_where_it_is_one() -> None:
+    over, free = over_budget("per_day", "0.00", "0.10"), candidate("free", good=0.3, will_do=False, cost=0.0)
+    kept_out = candidate("large", good=0.9, cost=0.04, refused=over)
+    assert cheapest(Wants(quality=0.9), free, kept_out).why == (
+        "best chance of 1; no usable model meets the quality; large is over the budget"
+    )
+    best = BestInBudget(PolicyTable(kind="best-in-budget"))
+    small = candidate("small", good=0.8, cost=0.01)
+    assert best.plan(Wants(), [small, kept_out]).why == "best of 1 with the quality; large is over the budget"
+    assert cheapest(Wants(), small, kept_out).why == "cheapest of 1 with the quality"
+
+
 def test_what_a_request_may_cost_is_never_exceeded() -> None:
     assert cheapest(Wants(cost=0.01), *FLEET).order == ("small", "middle")
     with pytest.raises(NoModelError, match=r"max_cost of 0\.0001 is too low: small, the cheapest, may cost"):

@@ -38,6 +38,11 @@ def over_budget(budget: str, left: str, most: str, held: str = "") -> str:
     return f"over the budget {budget} ({left} left{held}; may cost {most})"
 
 
+def is_over_budget(refused: str) -> bool:
+    """Whether money alone is in its way."""
+    return refused.startswith(("over the budget", "over per_request"))
+
+
 def too_dear(limit: str, most: str) -> str:
     """What it may cost at most is more than any request may."""
     return f"over per_request ({limit}; may cost {most})"

@@ -6,10 +6,11 @@ cost at most is always kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from headrace.errors import ConfigError
-from headrace.routing.candidate import Candidate
+from headrace.routing.candidate import Candidate, is_over_budget
 from headrace.routing.policy import Plan, Policy, lateness, usable
 from headrace.routing.tables import PolicyTable
 from headrace.routing.user_class import class_named
@@ -21,8 +22,12 @@ class Cheapest(Policy):
 
     def plan(self, wants: Wants, candidates: Sequence[Candidate]) -> Plan:
         """All usable models, those that will do before the others, a last resort last."""
-        order = sorted(usable(wants, candidates), key=lambda each: _rank(wants, each, each.cost, -each.good))
-        return _planned(self.table, wants, order, "cheapest")
+
+        def rank(each: Candidate) -> tuple[float, ...]:
+            return _rank(wants, each, each.cost, -each.good)
+
+        order = sorted(usable(wants, candidates), key=rank)
+        return _planned(self.table, wants, order, "cheapest", _kept_out(candidates, order[0], rank))
 
 
 class BestInBudget(Policy):
@@ -41,9 +46,9 @@ class BestInBudget(Policy):
 
         order = sorted(usable(wants, candidates), key=rank)
         kind = "best" if order[0].in_pace else "ahead of the day's pace: cheapest"
-        if order[0].in_pace and not all(each.in_pace for each in order):
+        if order[0].in_pace and not all(each.in_pace for each in order if each.will_do):
             kind = "best within the day's pace"
-        return _planned(self.table, wants, order, kind)
+        return _planned(self.table, wants, order, kind, _kept_out(candidates, order[0], rank))
 
 
 class Cascade(Policy):
@@ -92,14 +97,24 @@ def _rank(wants: Wants, each: Candidate, *last: float) -> tuple[float, ...]:
     return (each.refused != "", True, -each.good, lateness(wants, each), *last)
 
 
-def _planned(table: PolicyTable, wants: Wants, order: Sequence[Candidate], kind: str) -> Plan:
+def _kept_out(
+    candidates: Sequence[Candidate], choice: Candidate, rank: Callable[[Candidate], tuple[float, ...]]
+) -> str:
+    """Tells of a model that would have been chosen instead, but for a budget."""
+    over = [replace(each, refused="") for each in candidates if is_over_budget(each.refused)]
+    if not over or rank(first := min(over, key=rank)) >= rank(choice):
+        return ""
+    return f"; {first.name} is over the budget"
+
+
+def _planned(table: PolicyTable, wants: Wants, order: Sequence[Candidate], kind: str, kept_out: str) -> Plan:
     """The plan of an order that needs no further thought."""
     hedge_after = None
     if table.hedge is not None and len(order) > 1 and not order[1].refused:
         both = order[0].most_cost + order[1].most_cost
         if wants.cost is None or both <= wants.cost:
             hedge_after = table.hedge * order[0].first_token
-    return Plan(tuple(each.name for each in order), _why(wants, order, kind), hedge_after)
+    return Plan(tuple(each.name for each in order), _why(wants, order, kind) + kept_out, hedge_after)
 
 
 def _why(wants: Wants, order: Sequence[Candidate], kind: str) -> str:
