@@ -56,6 +56,12 @@ def test_what_an_answers_headers_tell_may_be_sent_back(fleet: Fleet) -> None:
     assert fleet.chat(**{name.replace("-", "_"): value for name, value in told.items()}).status_code == 200
 
 
+def test_every_header_is_in_the_documents() -> None:
+    documents = Path(__file__).parents[3].joinpath("docs").glob("*.md")
+    known = "\n".join(file.read_text(encoding="utf-8") for file in documents)
+    assert [name for name in sorted(ASKING | TELLING) if f"`{name.decode()}" not in known] == []
+
+
 def test_all_that_a_route_may_be_asked_for_by_headers_is_known_at_the_front(fleet: Fleet) -> None:
     asked = {
         "quality": "0.5",
