@@ -38,6 +38,12 @@ class UnauthorizedError(RequestError):
         super().__init__(message, status=401, code="invalid_api_key")
 
 
+class HeadersError(RequestError):
+    """One that says in `headers` what its response has, Retry-After too."""
+
+    headers: list[tuple[bytes, bytes]]
+
+
 def missing(field: str) -> RequestError:
     """The refusal of a request that lacks a field."""
     return RequestError(f"Missing required field '{field}'.", field)
@@ -74,6 +80,8 @@ def error_json(error: RequestError) -> bytes:
 
 def error_headers(error: RequestError) -> list[tuple[bytes, bytes]]:
     """Headers that the error adds to its response."""
+    if isinstance(error, HeadersError):
+        return error.headers
     if isinstance(error, UnavailableError) and error.retry_after is not None:
         return [(b"retry-after", b"%d" % error.retry_after)]
     if isinstance(error, UnauthorizedError):

@@ -34,6 +34,11 @@ def report_headers(report: RouteReport, **more: str) -> list[tuple[bytes, bytes]
     return [(f"x-headrace-{name.replace('_', '-')}".encode(), _ascii(value)) for name, value in told.items()]
 
 
+def whole_billionths(cost: float) -> float:
+    """A cost without the digits that no amount has."""
+    return round(cost, 9)
+
+
 def money(cost: float) -> str:
     """A cost as a header has it."""
     return f"{cost:.9f}"

@@ -173,7 +173,11 @@ def test_where_nobody_answers_the_first_error_is_told_in_the_dialect(
         assert answer.status_code == 503
         error = answer.json()["error"]
         message = error if dialect == "ollama" else error["message"]
-        assert message == "The remote model 'one' failed with the status 500: burnt down"
+        assert message == (
+            "The remote model 'one' failed with the status 500: burnt down. "
+            "Nobody answered: one (remote_failed), two (remote_timeout)."
+        )
+        assert answer.headers["x-headrace-attempts"] == "one,two"
         assert answer.json().get("type") == ("error" if dialect == "anthropic" else None)
         eventually(lambda: fleet.spent() == (0, 0))
         assert fleet.metric("headrace_routed_requests_total", status="remote_failed", model="-") == 1
@@ -296,7 +300,7 @@ def test_a_limit_towards_a_remote_is_kept_whatever_is_asked_at_a_time(
         at_a_time += 1
         most = max(most, at_a_time)
         try:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
         finally:
             at_a_time -= 1
         await openai_answer()(exchange)

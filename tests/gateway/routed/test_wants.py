@@ -227,6 +227,16 @@ def asked_in_turn(fleet: Fleet) -> str:
     return answer.headers["x-headrace-attempts"]
 
 
+def test_costs_are_told_in_whole_billionths(tmp_path: Path) -> None:
+    models = {"far": far(openai_answer(usage=(7, 3)), input_price=0.0123456, output_price=0.7654321)}
+    with routed(tmp_path, models, policies={"auto": {}}) as fleet:
+        (candidate,) = fleet.explain(max_tokens=7)["candidates"]
+        told = [candidate["cost"], candidate["most_cost"]]
+        told.append(fleet.chat().json()["usage"]["headrace"]["cost"])
+        assert all(len(f"{cost:.15f}".rstrip("0")) <= len("0.") + 9 for cost in told)
+        assert told[-1] == 0.000002383
+
+
 def test_a_policy_of_the_users_is_followed(tmp_path: Path) -> None:
     policies = {"auto": {"kind": "gateway.routed.policies:AsListed"}}
     with routed(tmp_path, two(), policies=policies) as fleet:

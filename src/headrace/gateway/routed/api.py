@@ -15,6 +15,7 @@ from headrace.gateway.errors import missing
 from headrace.gateway.json_endpoint import JsonEndpoint
 from headrace.gateway.openai.requests import ChatMessage, ChatRequest, CompletionRequest
 from headrace.gateway.request_log import RequestRecord
+from headrace.gateway.route_report import whole_billionths
 from headrace.gateway.routed.route import Route
 from headrace.gateway.routed.routes import Routes
 from headrace.gateway.shadow.feedback import Recent, feedback_routes
@@ -144,8 +145,8 @@ def _explained(candidate: Candidate) -> ExplainedCandidate:
         will_do=candidate.will_do,
         input_tokens=candidate.input_tokens,
         output_tokens=candidate.output_tokens,
-        cost=candidate.cost,
-        most_cost=candidate.most_cost,
+        cost=whole_billionths(candidate.cost),
+        most_cost=whole_billionths(candidate.most_cost),
         first_token_ms=candidate.first_token * 1e3,
         first_token_ms_p95=candidate.first_token_by * 1e3,
         tokens_per_second=1 / candidate.per_token if candidate.per_token > 0 else None,

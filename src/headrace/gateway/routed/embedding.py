@@ -13,7 +13,7 @@ from starlette.types import Scope
 from headrace.errors import RequestError
 from headrace.gateway.callers import Caller
 from headrace.gateway.embeddings import Embedding, EmbeddingsAnswer, EmbeddingsRequest, EmbeddingsUsage
-from headrace.gateway.route_report import RouteReport
+from headrace.gateway.route_report import RouteReport, whole_billionths
 from headrace.gateway.routed.accounts import Accounts
 from headrace.gateway.routed.member import Member, cost_of
 from headrace.gateway.routed.remote_member import RemoteMember
@@ -78,7 +78,13 @@ class RemoteEmbeddings:
             accounts.settle(0, cost)
             self._metrics.embedded(member.name, status, cost)
         report = RouteReport(
-            member.name, member.name, member.tier, "named by the request", round(cost, 9), [member.name], []
+            member.name,
+            member.name,
+            member.tier,
+            "named by the request",
+            whole_billionths(cost),
+            [member.name],
+            [],
         )
         data: Sequence[Any] = vectors
         told = EmbeddingsUsage(usage.prompt_tokens, usage.prompt_tokens, report)

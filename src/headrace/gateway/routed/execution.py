@@ -20,7 +20,7 @@ import msgspec
 from headrace.errors import HeadraceError, RequestError
 from headrace.gateway.answering import Running
 from headrace.gateway.openai.requests import ChatRequest
-from headrace.gateway.route_report import RouteReport
+from headrace.gateway.route_report import RouteReport, money, report_headers, whole_billionths
 from headrace.gateway.routed.attempt import Attempt, is_elsewhere
 from headrace.gateway.routed.continuing import can_go_on, continuing
 from headrace.gateway.routed.member import Member
@@ -51,6 +51,8 @@ class Execution:
         """In the order in which they were begun."""
         self.spoken: list[Attempt] = []
         """Those whose words the client gets."""
+        self.failures: list[tuple[str, Exception]] = []
+        """Who could not answer, and why."""
         self.hedged = False
         self.cascaded = False
         """A cheaper model's answer was not accepted."""
@@ -96,6 +98,11 @@ class Execution:
         """What the client got; None where it is not text alone."""
         return None if self._run is None else self._run.text
 
+    @property
+    def tried(self) -> list[str]:
+        """The models that were asked, in that order."""
+        return [attempt.name for attempt in self.attempts]
+
     async def end(self) -> None:
         """Ends what still runs, and settles what all of it cost."""
         for attempt in self.attempts:
@@ -109,8 +116,8 @@ class Execution:
             model=first.name,
             tier=first.member.tier,
             why=self.route.plan.why if first.name == self.route.plan.order[0] else self._why_not(first),
-            cost=self.cost,
-            attempts=[attempt.name for attempt in self.attempts],
+            cost=whole_billionths(self.cost),
+            attempts=self.tried,
             continued_by=[attempt.name for attempt in self.spoken[1:]],
         )
 
@@ -160,6 +167,7 @@ class Execution:
 
     def _note(self, name: str, error: Exception) -> None:
         """Keeps an error that another model may make good; raises all others."""
+        self.failures.append((name, error))
         if not is_elsewhere(error):
             raise error
         self._errors.append(error)
@@ -308,25 +316,12 @@ class Execution:
         return f"{self.route.plan.order[0]} was late; {attempt.name} was sooner"
 
     def _headers(self, attempt: Attempt) -> list[tuple[bytes, bytes]]:
-        report = self.report()
-        headers = {
-            "model": report.model,
-            "tier": report.tier,
-            "policy": report.policy,
-            "why": report.why,
-            "attempts": ",".join(report.attempts),
-            "estimated-cost": f"{attempt.candidate.cost:.9f}",
-        }
+        report, more = self.report(), {"estimated_cost": money(attempt.candidate.cost)}
         if attempt.ended:
-            headers["cost"] = f"{report.cost:.9f}"
-        return [(f"x-headrace-{name}".encode(), _ascii(value)) for name, value in headers.items()]
+            more["cost"] = money(report.cost)
+        return report_headers(report, **more)
 
     def _tell_record(self, attempt: Attempt, run: RoutedRun) -> None:
         told, known = self.route.asking.record, attempt.asking.record
         told.id, told.run, told.model = known.id, run, known.model
         told.asked, told.queue_seconds = known.asked, known.queue_seconds
-
-
-def _ascii(text: str) -> bytes:
-    """As a header may have it."""
-    return "".join(c if " " <= c <= "~" else "?" for c in text)[:500].encode()

@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from headrace.errors import ConfigError, RequestError
+from headrace.errors import ConfigError, HeadraceError, RequestError
 from headrace.gateway.answering import Running
 from headrace.gateway.asking import Asking
 from headrace.gateway.callers import Caller
+from headrace.gateway.errors import unavailable
 from headrace.gateway.openai.requests import ChatRequest
 from headrace.gateway.routed.decider import Decider
 from headrace.gateway.routed.embedding import RemoteEmbeddings
@@ -24,6 +25,7 @@ from headrace.gateway.routed.local_member import LocalMember
 from headrace.gateway.routed.member import Member
 from headrace.gateway.routed.need import need_of
 from headrace.gateway.routed.records import decision_of
+from headrace.gateway.routed.refused import RefusedError
 from headrace.gateway.routed.remote_member import RemoteMember
 from headrace.gateway.routed.route import Route
 from headrace.gateway.routed.route_metrics import RouteMetrics
@@ -208,7 +210,14 @@ class Routes:
             raise
         except RequestError as error:
             status = error.code or str(error.status)
-            raise
+            if execution.spoken:
+                raise
+            raise RefusedError(error, execution.tried, execution.failures) from error
+        except HeadraceError as error:
+            status = type(error).__name__
+            if execution.spoken:
+                raise
+            raise RefusedError(unavailable(error), execution.tried, execution.failures) from error
         except BaseException as error:
             status = type(error).__name__
             raise
