@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from headrace.gateway.openai.requests import CompletionRequest
 from headrace.gateway.prompts import split_prompts
 from headrace.gateway.remotes.errors import not_expressible
 from headrace.gateway.remotes.expressible import refuse_unknown
-from headrace.gateway.remotes.openai_request import UNKNOWN
+from headrace.gateway.remotes.openai_request import UNKNOWN, streamed
 from headrace.gateway.remotes.outgoing import There, allowed_tokens
 
 _SAME = (
@@ -45,14 +43,7 @@ def check_completion(name: str, request: CompletionRequest) -> None:
 
 def completion_body(there: There, request: CompletionRequest) -> bytes:
     """The body of a request that was checked. The prompt is not asked to be repeated: it is known here."""
-    body: dict[str, Any] = {
-        "model": there.name,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    for field in _SAME:
-        if (value := getattr(request, field)) is not None:
-            body[field] = value
+    body = streamed(there, request, _SAME)
     if (most := allowed_tokens(request, there.max_output)) is not None:
         body["max_tokens"] = most
     return _encode(body)

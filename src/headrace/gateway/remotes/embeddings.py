@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from headrace.gateway.embeddings import EmbeddingsRequest
-from headrace.gateway.remotes.errors import RemoteError, garbage
+from headrace.gateway.remotes.errors import garbage
 from headrace.gateway.remotes.outgoing import There
 from headrace.gateway.remotes.tally import Reported
 
@@ -39,17 +39,6 @@ class _Answer(Struct):
 
 _decode = msgspec.json.Decoder(_Answer).decode
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
-
-
-def no_embeddings(name: str) -> RemoteError:
-    """The remote serves none."""
-    return RemoteError(
-        f"The model '{name}' is served elsewhere, and gives no embeddings there.",
-        "model",
-        status=400,
-        code="unsupported_value",
-        broken=False,
-    )
 
 
 def most_bytes(inputs: int) -> int:

@@ -53,8 +53,17 @@ def garbage(name: str, what: str) -> RemoteError:
 
 def chats_only(name: str) -> RemoteError:
     """The request is for a plain continuation, and the remote serves none."""
+    return _not_served(name, "takes chats only: use /v1/chat/completions")
+
+
+def no_embeddings(name: str) -> RemoteError:
+    """The remote serves none."""
+    return _not_served(name, "gives no embeddings there")
+
+
+def _not_served(name: str, why: str) -> RemoteError:
     return RemoteError(
-        f"The model '{name}' is served elsewhere, and takes chats only: use /v1/chat/completions.",
+        f"The model '{name}' is served elsewhere, and {why}.",
         "model",
         status=400,
         code="unsupported_value",

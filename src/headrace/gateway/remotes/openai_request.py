@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -41,15 +42,8 @@ def check_openai(name: str, request: ChatRequest) -> None:
 def openai_body(there: There, request: ChatRequest) -> bytes:
     """The body of a request that was checked. Raises RequestError for what is wrong in itself."""
     ids = call_ids(request.messages)
-    body: dict[str, Any] = {
-        "model": there.name,
-        "messages": [_message(i, message, ids) for i, message in enumerate(request.messages)],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    for field in _SAME:
-        if (value := getattr(request, field)) is not None:
-            body[field] = value
+    body = streamed(there, request, _SAME)
+    body["messages"] = [_message(i, message, ids) for i, message in enumerate(request.messages)]
     if (most := allowed_tokens(request, there.max_output)) is not None:
         newer = there.newer_limit or request.max_completion_tokens is not None
         body["max_completion_tokens" if newer else "max_tokens"] = most
@@ -68,6 +62,16 @@ def openai_body(there: There, request: ChatRequest) -> bytes:
         if request.top_logprobs is not None:
             body["top_logprobs"] = request.top_logprobs
     return _encode(body)
+
+
+def streamed(there: There, request: msgspec.Struct, same: Sequence[str]) -> dict[str, Any]:
+    """A body that asks for a stream with usage at its end, and hands on what the request says of `same`."""
+    body: dict[str, Any] = {
+        "model": there.name,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return body | {field: value for field in same if (value := getattr(request, field)) is not None}
 
 
 def _message(index: int, message: ChatMessage, ids: CallIds) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from headrace.gateway.remotes.apis import API_OF
 from headrace.gateway.remotes.embeddings import (
     embeddings_body,
     most_bytes,
-    no_embeddings,
     read_embeddings,
 )
-from headrace.gateway.remotes.errors import RemoteError, chats_only, garbage, not_expressible
+from headrace.gateway.remotes.errors import RemoteError, chats_only, garbage, no_embeddings, not_expressible
 from headrace.gateway.remotes.logprobs import Vocabulary
 from headrace.gateway.remotes.outgoing import There, outgoing
 from headrace.gateway.remotes.parts import Parts
