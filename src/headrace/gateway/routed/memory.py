@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.gateway.beside import beside
 from headrace.gateway.routed.member import Member
 from headrace.routing.learner import Learner
 from headrace.routing.store import Store
@@ -72,13 +72,10 @@ class Memory:
     @asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
         """Keeps what is learnt while the block runs, now and then, and when it ends."""
-        task = asyncio.create_task(self._keep_on())
         try:
-            yield
+            async with beside(self._keep_on()):
+                yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
             for member in self._members.values():
                 self._keep(member)
 

@@ -7,7 +7,6 @@ fleet's predictions of first tokens learn from these requests as from any.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import HeadraceError
+from headrace.gateway.beside import beside
 from headrace.gateway.routed.local_member import LocalMember
 from headrace.gateway.routed.routes import Routes
 from headrace.gateway.served import ServedModel
@@ -58,13 +58,8 @@ async def speeds_tested(gateway: Gateway, routes: Routes | None) -> AsyncIterato
     if not any(member.table.cost_per_hour for member in local):
         yield
         return
-    task = asyncio.create_task(_test_all(gateway, local))
-    try:
+    async with beside(_test_all(gateway, local)):
         yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def _test_all(gateway: Gateway, untested: list[LocalMember]) -> None:
