@@ -23,14 +23,19 @@ constexpr off_t kTurnstile = CoreLease::kMaxCores;  // after the cores' own byte
 
 [[noreturn]] void fail(int error, const char* what) { throw std::system_error(error, std::generic_category(), what); }
 
-// Locks or unlocks bytes; false where another holds one of them. A lock that the system cannot give (ENOLCK) counts as
-// given: computing without a lease is no worse than without the file.
-bool set_lock(int fd, int command, short type, off_t first, off_t count = 1) {
+struct flock bytes_of_file(short type, off_t first, off_t count) {
   struct flock range{};
   range.l_type = type;
   range.l_whence = SEEK_SET;
   range.l_start = first;
   range.l_len = count;
+  return range;
+}
+
+// Locks or unlocks bytes; false where another holds one of them. A lock that the system cannot give (ENOLCK) counts as
+// given: computing without a lease is no worse than without the file.
+bool set_lock(int fd, int command, short type, off_t first, off_t count = 1) {
+  struct flock range = bytes_of_file(type, first, count);
   int failed;
   do failed = fcntl(fd, command, &range);
   while (failed && errno == EINTR);
@@ -99,11 +104,7 @@ bool wait_for_lock(int fd, off_t first, int count, const std::atomic<uint32_t>* 
   while (!set_lock(fd, kTry, F_WRLCK, first, count)) {
     for (int i = 0; i < count; ++i)
       if (is_stopped(processes[i].load())) return false;
-    struct flock range{};
-    range.l_type = F_WRLCK;
-    range.l_whence = SEEK_SET;
-    range.l_start = first;
-    range.l_len = count;
+    struct flock range = bytes_of_file(F_WRLCK, first, count);
     const Interruptions looking_again;
     if (!fcntl(fd, kWait, &range) || errno != EINTR) break;
   }

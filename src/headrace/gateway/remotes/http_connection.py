@@ -136,10 +136,10 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, BrokenHttpError):
-            self._break(BrokenHttpError())
+            self.fail(BrokenHttpError())
             return
         if not self._has_begun and self._header_bytes > _MOST_HEADERS:
-            self._break(BrokenHttpError())
+            self.fail(BrokenHttpError())
 
     def eof_received(self) -> bool:
         self._other_side_ended(ConnectionResetError())
@@ -160,12 +160,6 @@ class HttpConnection(asyncio.Protocol):
     @property
     def _length_is_told(self) -> bool:
         return "content-length" in self.headers or "transfer-encoding" in self.headers
-
-    def _break(self, error: BaseException) -> None:
-        if self._error is None:
-            self._error = error
-        self._wake()
-        self.close()
 
     # what the parser calls
 

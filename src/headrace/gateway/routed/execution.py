@@ -159,7 +159,7 @@ class Execution:
         raise self._errors[0]
 
     def _worth_another_try(self) -> str | None:
-        """Once nobody is left, the first whose connection broke at once: it may have been an old one."""
+        """Once nobody is left, the first whose connection broke at once: another one may hold."""
         if self._tried_again:
             return None
         self._tried_again = True
