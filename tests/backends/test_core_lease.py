@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -67,6 +68,12 @@ def ends(holder: Talker) -> None:
     assert holder.hear() == "done"
 
 
+def stop(holder: Talker) -> None:
+    """Returns once it has stopped, which takes the system a moment."""
+    holder.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, holder.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def backend_on(model: Path, file: Path, threads: int = 2) -> CpuBackend:
     lease = open_lease(file, [0, 1], threads)
     assert lease is not None
@@ -93,10 +100,10 @@ def test_nobody_waits_for_a_process_that_is_stopped(file: Path, already: bool) -
         holder, *others = (stack.enter_context(Talker(HOLDER, file, "0,1", 2)) for _ in range(3))
         assert begins(holder)
         if already:
-            holder.process.send_signal(signal.SIGSTOP)
+            stop(holder)
         assert [begins(other) for other in others] == [already] * 2
         if not already:
-            holder.process.send_signal(signal.SIGSTOP)
+            stop(holder)
             assert [other.hear() for other in others] == ["done"] * 2
         for other in others:
             ends(other)
