@@ -9,6 +9,7 @@ import secrets
 import msgspec
 
 from headrace.errors import HeadraceError, RequestError
+from headrace.gateway.json_line import encode
 
 log = logging.getLogger("headrace.gateway")
 
@@ -69,13 +70,10 @@ class ErrorBody(msgspec.Struct):
     error: ErrorDetail
 
 
-_encode = msgspec.json.Encoder().encode
-
-
 def error_json(error: RequestError) -> bytes:
     """The error as JSON."""
     kind = _TYPES.get(error.status, "invalid_request_error")
-    return _encode(ErrorBody(ErrorDetail(str(error), kind, error.field, error.code)))
+    return encode(ErrorBody(ErrorDetail(str(error), kind, error.field, error.code)))
 
 
 def error_headers(error: RequestError) -> list[tuple[bytes, bytes]]:

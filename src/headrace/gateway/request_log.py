@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from headrace.gateway.answering import Answering
 from headrace.gateway.callers import Caller
+from headrace.gateway.json_line import encode
 
 _LONGEST_PATH = 200
 
@@ -104,7 +105,7 @@ def log_requests(
             shown = "-" if value is None else f"{value:.3f}" if isinstance(value, float) else value
             line += f" {name}={shown}"
         if prompts:
-            line += f" asked={msgspec.json.encode(record.text()).decode()}"
+            line += f" asked={encode(record.text()).decode()}"
         write(line)
 
     def as_json(record: RequestRecord, status: int) -> None:
@@ -114,6 +115,6 @@ def log_requests(
                 figures[name] = round(figures[name], 6)
         if prompts:
             figures["asked"] = record.text()
-        write(msgspec.json.encode(figures).decode())
+        write(encode(figures).decode())
 
     return as_json if log_format == "json" else as_text

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from headrace.gateway.json_line import encode
 from headrace.gateway.openai.answers import Usage as ChatUsage
 from headrace.gateway.route_report import RouteReport
-
-encode = msgspec.json.Encoder().encode
 
 
 class Usage(Struct):

@@ -20,12 +20,12 @@ from headrace.gateway.anthropic.answers import (
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
-    encode,
     server_sent_event,
     usage_of,
 )
 from headrace.gateway.anthropic.blocks import Blocks, tool_use_id
 from headrace.gateway.anthropic.errors import error_json
+from headrace.gateway.json_line import encode
 from headrace.gateway.openai.answers import Usage
 from headrace.models.answer import AnswerPart
 from headrace.worker.messages import TokenEvent

@@ -11,6 +11,8 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from headrace.gateway.json_line import encode
+
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 """Where the requests of a batch may go."""
 MAX_LINE_BYTES = 8 * 2**20
@@ -77,7 +79,6 @@ class BadLineError(Exception):
         self.field = field
 
 
-_encode = msgspec.json.Encoder().encode
 _decode_request = msgspec.json.Decoder(RequestLine).decode
 _decode_known = msgspec.json.Decoder(_Known).decode
 
@@ -121,7 +122,7 @@ def parse_request(line: bytes, url: str | None = None) -> RequestLine:
 def answered(request: RequestLine, status: int, body: bytes) -> bytes:
     """The result line of a request that the endpoint has answered."""
     response = Response(status, "req_" + secrets.token_hex(12), _as_json(body))
-    return _encode(ResultLine(_result_id(), request.custom_id, response)) + b"\n"
+    return encode(ResultLine(_result_id(), request.custom_id, response)) + b"\n"
 
 
 def not_answered(custom_id: str | None, code: str, message: str, line: int | None = None) -> bytes:
@@ -129,7 +130,7 @@ def not_answered(custom_id: str | None, code: str, message: str, line: int | Non
     result = ResultLine(_result_id(), custom_id, error=LineError(code, message))
     if line is not None:
         result.line = line
-    return _encode(result) + b"\n"
+    return encode(result) + b"\n"
 
 
 def _result_id() -> str:
@@ -141,7 +142,7 @@ def _as_json(body: bytes) -> Raw:
     try:
         return Raw(msgspec.json.format(body, indent=-1))
     except (msgspec.DecodeError, RecursionError):
-        return Raw(_encode(body.decode("utf-8", errors="replace")))
+        return Raw(encode(body.decode("utf-8", errors="replace")))
 
 
 class Done(Struct):

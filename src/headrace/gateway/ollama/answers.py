@@ -11,14 +11,13 @@ from msgspec import UNSET, Struct, UnsetType
 
 from headrace.errors import RequestError
 from headrace.gateway.answering import Answer, Answering, Call
+from headrace.gateway.json_line import encode
 from headrace.gateway.ollama.durations import timestamp
 from headrace.gateway.openai.answers import TokenLogprob
 from headrace.gateway.openai.logprobs import TokenBytes, chat_logprobs
 from headrace.gateway.route_report import RouteReport
 from headrace.models.answer import AnswerPart, CallArguments, CallStart, Reasoning, Text
 from headrace.worker.messages import TokenEvent
-
-encode = msgspec.json.Encoder().encode
 
 
 class CalledFunction(Struct):

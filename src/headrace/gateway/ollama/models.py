@@ -20,7 +20,8 @@ from headrace.gateway.callers import Caller
 from headrace.gateway.connection import while_connected
 from headrace.gateway.embeddings import embed
 from headrace.gateway.errors import as_request_error, error_headers
-from headrace.gateway.ollama.answers import encode, error_json
+from headrace.gateway.json_line import encode
+from headrace.gateway.ollama.answers import error_json
 from headrace.gateway.ollama.durations import NEVER, timestamp
 from headrace.gateway.ollama.names import LATEST, canonical
 from headrace.gateway.ollama.requests import ModelRequest

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from headrace.gateway.prefix_report import PrefixReport
 from headrace.gateway.route_report import RouteReport
-
-encode = msgspec.json.Encoder().encode
 
 DONE = b"data: [DONE]\n\n"
 

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from headrace.errors import RequestError
 from headrace.gateway.answering import Answer, AnswerHead, Call
+from headrace.gateway.json_line import encode
 from headrace.gateway.openai.answers import (
     CalledFunction,
     ChatAnswerMessage,
@@ -18,7 +19,6 @@ from headrace.gateway.openai.answers import (
     ToolCall,
     ToolCallDelta,
     Usage,
-    encode,
 )
 from headrace.gateway.openai.chunks import Envelopes
 from headrace.gateway.openai.logprobs import TokenBytes, chat_logprobs

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from headrace.errors import RequestError
 from headrace.gateway.answering import AnswerHead
 from headrace.gateway.errors import error_json
-from headrace.gateway.openai.answers import DONE, Choice, Envelope, Usage, encode, server_sent_event
+from headrace.gateway.json_line import encode
+from headrace.gateway.openai.answers import DONE, Choice, Envelope, Usage, server_sent_event
 from headrace.gateway.openai.requests import GenerationRequest
 
 

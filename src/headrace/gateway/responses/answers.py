@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from headrace.gateway.openai.answers import Usage as ChatUsage
 from headrace.gateway.responses.requests import Format, Reasoning, Tool, ToolChoice
 from headrace.gateway.route_report import RouteReport
-
-encode = msgspec.json.Encoder().encode
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 

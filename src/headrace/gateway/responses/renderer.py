@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from headrace.backends.sampling import SamplingParams
 from headrace.errors import RequestError
 from headrace.gateway.answering import Answer, AnswerHead
+from headrace.gateway.json_line import encode
 from headrace.gateway.openai.answers import Usage
 from headrace.gateway.responses.answers import (
     Event,
@@ -15,7 +16,6 @@ from headrace.gateway.responses.answers import (
     Reason,
     Response,
     TextSettings,
-    encode,
     usage_of,
 )
 from headrace.gateway.responses.items import Items
