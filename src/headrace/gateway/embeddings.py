@@ -64,19 +64,29 @@ class EmbeddingsEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._endpoint(scope, receive, send)
 
-    async def _embed(self, scope: Scope, body: EmbeddingsRequest) -> EmbeddingsAnswer | WithHeaders:
-        inputs, router = split_inputs(body), self._gateway.router
-        if router is not None:
-            caller = self._gateway.callers.identify(scope)
-            if (answer := await router.embeddings.answer(scope, caller, body)) is not None:
-                report = answer.usage.headrace
-                assert isinstance(report, RouteReport)
-                return WithHeaders(answer, report_headers(report, cost=money(report.cost)))
-        model, prompts, vectors = await embed(self._gateway, scope, body.model, inputs)
-        return _answer(body, model, prompts, vectors)
+    async def _embed(self, scope: Scope, body: EmbeddingsRequest) -> WithHeaders:
+        answer = await embeddings(self._gateway, scope, body)
+        return WithHeaders(answer, route_headers(answer))
 
 
-async def embed(
+async def embeddings(gateway: Gateway, scope: Scope, body: EmbeddingsRequest) -> EmbeddingsAnswer:
+    """A vector for each input, of a model here or elsewhere. Raises RequestError."""
+    inputs, router = split_inputs(body), gateway.router
+    if router is not None:
+        caller = gateway.callers.identify(scope)
+        if (answer := await router.embeddings.answer(scope, caller, body)) is not None:
+            return answer
+    model, prompts, vectors = await _embed(gateway, scope, body.model, inputs)
+    return _answer(body, model, prompts, vectors)
+
+
+def route_headers(answer: EmbeddingsAnswer) -> list[tuple[bytes, bytes]]:
+    """What the response's headers say of the route; nothing where the model is here."""
+    report = answer.usage.headrace
+    return [] if report is UNSET else report_headers(report, cost=money(report.cost))
+
+
+async def _embed(
     gateway: Gateway, scope: Scope, name: str, inputs: Sequence[Prompt]
 ) -> tuple[ServedModel, list[list[int]], list[list[float]]]:
     """The model of that name, the tokens of each input, and its vector, of length 1."""

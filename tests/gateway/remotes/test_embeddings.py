@@ -95,6 +95,37 @@ def test_anthropics_api_has_none_and_a_policy_neither_and_models_here_have_their
     assert embed(fleet, "nobody").status_code == 404
 
 
+def test_ollamas_clients_get_them_too(fleet: Fleet) -> None:
+    before = fleet.spent()[0]
+    answer = fleet.client.post("/api/embed", json={"model": "far:latest", "input": ["a", "bc"]})
+    told = answer.json()
+    assert (told["embeddings"], told["model"], told["prompt_eval_count"]) == (VECTORS, "far:latest", 7)
+    assert told["headrace"]["cost"] == pytest.approx(7e-6)
+    assert answer.headers["x-headrace-cost"] == "0.000007000"
+    assert fleet.upstreams["far"].exchanges[-1].body == {"model": "far-1", "input": ["a", "bc"]}
+    fleet.upstreams["far"].script = vectors(VECTORS[0])
+    older = fleet.client.post("/api/embeddings", json={"model": "far", "prompt": "a"})
+    fleet.upstreams["far"].script = vectors(*VECTORS)
+    assert (older.json()["embedding"], older.headers["x-headrace-model"]) == (VECTORS[0], "far")
+    assert fleet.spent() == (before + 14000, 0)
+    near = fleet.client.post("/api/embed", json={"model": "near", "input": "a"})
+    assert (near.json()["embeddings"], "headrace" in near.json()) == ([[97.0, 1.0]], False)
+    assert "x-headrace-model" not in near.headers
+
+
+@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])
+def test_ollamas_clients_are_told_what_cannot_be_asked_for(fleet: Fleet, path: str) -> None:
+    def asked(model: str) -> tuple[int, str]:
+        answer = fleet.client.post(path, json={"model": model, "input": "a", "prompt": "a"})
+        return answer.status_code, answer.json()["error"]
+
+    status, told = asked("auto")
+    assert (status, "auto is a policy" in told) == (400, True)
+    status, told = asked("claude")
+    assert (status, "gives no embeddings there" in told) == (400, True)
+    assert asked("nobody")[0] == 404
+
+
 @pytest.mark.parametrize(
     ("script", "status", "code"),
     [

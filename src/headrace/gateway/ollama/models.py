@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -18,7 +19,13 @@ from headrace.errors import HeadraceError
 from headrace.gateway.body import CLIENT_GONE, ClientGoneError, decode, read_body
 from headrace.gateway.callers import Caller
 from headrace.gateway.connection import while_connected
-from headrace.gateway.embeddings import embed
+from headrace.gateway.embeddings import (
+    EmbeddingsAnswer,
+    EmbeddingsRequest,
+    EmbeddingsUsage,
+    embeddings,
+    route_headers,
+)
 from headrace.gateway.errors import as_request_error, error_headers
 from headrace.gateway.json_line import encode
 from headrace.gateway.ollama.answers import error_json
@@ -133,31 +140,29 @@ class ModelPages:
     async def embed(self, request: Request) -> Response:
         """A vector for each text of `input`."""
         asked, began = await self._asked(request), time.perf_counter_ns()
-        inputs = [asked.input] if isinstance(asked.input, str) else asked.input or []
-        prompts, vectors = await self._vectors(request, asked, inputs) if inputs else ([], [])
-        return _json(
-            {
-                "model": asked.named(),
-                "embeddings": vectors,
-                "total_duration": time.perf_counter_ns() - began,
-                "load_duration": 0,
-                "prompt_eval_count": sum(map(len, prompts)),
-            }
-        )
+        texts = [asked.input] if isinstance(asked.input, str) else asked.input or []
+        answer = await self._vectors(request, asked, texts)
+        told = {
+            "model": asked.named(),
+            "embeddings": [each.embedding for each in answer.data],
+            "total_duration": time.perf_counter_ns() - began,
+            "load_duration": 0,
+            "prompt_eval_count": answer.usage.prompt_tokens,
+        }
+        return _embedded(told, answer)
 
     async def embedding(self, request: Request) -> Response:
         """The vector of `prompt`, as older clients ask for it."""
         asked = await self._asked(request)
-        _, vectors = await self._vectors(request, asked, [asked.prompt or ""])
-        return _json({"embedding": vectors[0]})
+        answer = await self._vectors(request, asked, [asked.prompt or ""])
+        return _embedded({"embedding": answer.data[0].embedding}, answer)
 
-    async def _vectors(
-        self, request: Request, asked: ModelRequest, texts: Sequence[str]
-    ) -> tuple[list[list[int]], list[list[float]]]:
+    async def _vectors(self, request: Request, asked: ModelRequest, texts: Sequence[str]) -> EmbeddingsAnswer:
         name = canonical(self._catalogue, asked.named())
+        if not texts:
+            return EmbeddingsAnswer([], name, EmbeddingsUsage(0, 0))
         async with while_connected(request.receive):
-            _, prompts, vectors = await embed(self._gateway, request.scope, name, texts)
-        return prompts, vectors
+            return await embeddings(self._gateway, request.scope, EmbeddingsRequest(name, [*texts]))
 
     def _caller(self, request: Request) -> Caller:
         return self._gateway.callers.identify(request.scope)
@@ -248,6 +253,14 @@ def _line(told: dict[str, Any]) -> bytes:
 
 def _json(content: object, status: int = 200) -> Response:
     return Response(encode(content), status, media_type="application/json")
+
+
+def _embedded(told: dict[str, Any], answer: EmbeddingsAnswer) -> Response:
+    """With what there is to say of the route, where there was one."""
+    report = answer.usage.headrace
+    response = _json(told if report is UNSET else told | {"headrace": report})
+    response.raw_headers += route_headers(answer)
+    return response
 
 
 def _told(page: Page) -> Page:
