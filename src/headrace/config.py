@@ -246,27 +246,35 @@ def options(*names: str) -> Callable[[Function], Function]:
 
 def url_option(function: Function) -> Function:
     """Gives a command that asks a running server the option --url; its default is where `serve` listens."""
-    told = "where host and port of the settings say"
+    told = "where host, port and tls-cert of the settings say"
     return click.option(
         "--url", envvar="HEADRACE_URL", default=_own_url, show_default=told, help="The server's address."
     )(function)
 
 
+def own_certificate(url: str) -> Path | None:
+    """The certificate of the server that the environment and the file describe, where the URL is its."""
+    named = _settled("tls_cert")
+    return Path(named) if named and url == _own_url() else None
+
+
 def _own_url() -> str:
     """Of a server with the settings of the environment and the file. Raises ConfigError."""
-    file = click.get_current_context().find_object(ConfigFile)
-    settings = {} if file is None else file.settings()
-    host, port = (
-        os.environ.get(variable(name)) or settings.get(name) or str(SETTINGS[name].default)
-        for name in ("host", "port")
-    )
+    host, port = (_settled(name) or str(SETTINGS[name].default) for name in ("host", "port"))
     if host in ("0.0.0.0", "::", ""):  # everywhere, so here, too
         host = "127.0.0.1"
     try:
         number = SETTINGS["port"].type.convert(port, None, None) or SETTINGS["port"].default
     except click.BadParameter as error:
         raise ConfigError(f"port: {error.message}") from None
-    return f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
+    scheme = "https" if _settled("tls_cert") else "http"
+    return f"{scheme}://[{host}]:{number}" if ":" in host else f"{scheme}://{host}:{number}"
+
+
+def _settled(name: str) -> str | None:
+    """What the environment or the file says of a setting."""
+    file = click.get_current_context().find_object(ConfigFile)
+    return os.environ.get(variable(name)) or (None if file is None else file.settings().get(name))
 
 
 @dataclass(frozen=True, slots=True)

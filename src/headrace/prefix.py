@@ -11,7 +11,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from headrace.address import parse_url
-from headrace.config import url_option
+from headrace.config import own_certificate, url_option
 from headrace.errors import ConfigError, RequestError
 from headrace.option_types import WholeNumber
 
@@ -25,7 +25,7 @@ class Server:
 
     def __init__(self, url: str, api_key: str | None):
         """Raises ConfigError for what is no URL."""
-        self._address = parse_url(url, api_key)
+        self._address = parse_url(url, api_key, own_certificate(url))
         self._url = url
 
     def ask(self, method: str, path: str, body: object = None, salt: str | None = None) -> dict[str, Any]:

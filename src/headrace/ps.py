@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from headrace.address import parse_url
-from headrace.config import url_option
+from headrace.config import own_certificate, url_option
 from headrace.errors import HeadraceError
 
 _TIMEOUT_SECONDS = 10.0
@@ -29,7 +29,7 @@ def ps(url: str) -> None:
 
 def _loaded(url: str) -> list[dict[str, Any]]:
     """Raises ConfigError for what is no URL, HeadraceError where no server tells."""
-    address = parse_url(url, os.environ.get("HEADRACE_API_KEY"))
+    address = parse_url(url, os.environ.get("HEADRACE_API_KEY"), own_certificate(url))
     connection = address.connection(_TIMEOUT_SECONDS)
     try:
         connection.request("GET", f"{address.base}/api/ps", headers=address.headers)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.certificates import self_signed
 from gateway.running import RunningGateway, running
 from gateway.test_lifecycle import eventually
 from headrace.errors import ConfigError
@@ -153,21 +153,8 @@ def test_a_client_that_does_not_read_its_stream_is_cut_off_and_holds_up_nobody()
             assert b"[DONE]" not in received
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    """A certificate for localhost, signed by itself."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run([*command.split(), *names], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no openssl to make a certificate with")
-    return Tls(cert, key)
-
-
-def test_tls_by_files(certificate: Tls) -> None:
+def test_tls_by_files(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path, "localhost", "IP:127.0.0.1")
     with running(options=ServerOptions(tls=certificate)) as server:
         verify = ssl.create_default_context(cafile=str(certificate.cert))
         with httpx.Client(verify=verify, base_url=f"https://127.0.0.1:{server.port}") as client:
