@@ -39,8 +39,8 @@ RESPONSES = {"model": "fake", "input": "Hi", "max_output_tokens": 100}
 def told(server: RunningGateway, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """What httpx, which ends lines as str.splitlines does, makes of the stream's events."""
     with httpx.stream("POST", f"{server.url}{path}", json=body | {"stream": True}, timeout=10) as answer:
-        lines = [line.removeprefix("data: ") for line in answer.iter_lines()]
-    return [json.loads(line) for line in lines if line and line != "[DONE]" and not line.startswith("event: ")]
+        lines = [line for line in answer.iter_lines() if line and not line.startswith("event: ")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line != "data: [DONE]"]
 
 
 def test_a_chat_stream_is_read_line_by_line(server: RunningGateway) -> None:
@@ -61,7 +61,8 @@ def test_a_stream_of_anthropics_is_read_line_by_line(server: RunningGateway) -> 
 
 def test_a_stream_of_responses_is_read_line_by_line(server: RunningGateway) -> None:
     events = told(server, "/v1/responses", RESPONSES)
-    assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == ENDS
+    deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+    assert "".join(deltas) == ENDS
 
 
 def test_ollamas_client_reads_its_stream(server: RunningGateway) -> None:
