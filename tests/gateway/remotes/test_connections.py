@@ -84,6 +84,20 @@ def test_a_refusal_leaves_the_connection_usable() -> None:
     assert run(work()) == 1
 
 
+def test_what_was_refused_has_no_tokens() -> None:
+    async def work() -> int:
+        async with Upstream(refusing(500)).serving() as upstream:
+            asked = remote(upstream)
+            async with asked.ask("1", request()) as answer_run:
+                with pytest.raises(RemoteError):
+                    await answer_run.__anext__()
+                total = answer_run.usage().total_tokens
+            await asked.close()
+            return total
+
+    assert run(work()) == 0
+
+
 def test_leaving_early_closes_the_connection() -> None:
     async def work() -> None:
         async with Upstream(trickling).serving() as upstream:

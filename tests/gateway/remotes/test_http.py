@@ -15,6 +15,7 @@ from gateway.remotes.asking import run
 from headrace.gateway.remotes import dialling
 from headrace.gateway.remotes.connections import Connections
 from headrace.gateway.remotes.errors import RemoteError
+from headrace.gateway.remotes.http_connection import HttpConnection
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -199,6 +200,36 @@ def test_a_response_that_is_closed_again_does_nothing_to_the_next_one_on_its_con
             await connections.close()
 
     run(work())
+
+
+def test_a_time_that_is_over_while_another_connection_is_made_ends_the_wait() -> None:
+    async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asked(reader)
+        writer.write(WHOLE)
+        await asked(reader)  # what comes over the kept connection is lost
+
+    async def work() -> str | None:
+        async with listening(closing) as port:
+            connections = pool(port)
+            await exchanged(connections)
+            response = await connections.send(b"{}")
+            connect = connections._dialler.connect
+
+            async def slowly() -> HttpConnection:
+                await asyncio.sleep(0.2)
+                return await connect()
+
+            connections._dialler.connect = slowly  # type: ignore[method-assign]
+            waiting = asyncio.create_task(response.begun())
+            await asyncio.sleep(0.1)
+            response.fail(RemoteError("late", code="remote_timeout"))
+            with pytest.raises(RemoteError) as caught:
+                await waiting
+            response.close()
+            await connections.close()
+            return caught.value.code
+
+    assert run(work()) == "remote_timeout"
 
 
 def test_a_long_body_that_nobody_reads_waits_at_the_other_side() -> None:

@@ -171,7 +171,7 @@ def test_of_a_text_that_comes_together_with_an_error_nothing_has_begun() -> None
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (stalling, "did not begin to answer"),
+        (stalling, "did not begin its answer"),
         (streaming(end=False), "did not begin its answer"),
         (streaming(chunk(role="assistant"), end=False), "did not begin its answer"),
         (endless(b": still here\n\n", pause=0.02), "did not begin its answer"),
@@ -205,7 +205,7 @@ def test_a_head_that_drips_is_not_waited_for() -> None:
             await exchange.send(bytes([letter]))
             await asyncio.sleep(0.05)
 
-    assert "did not begin to answer within 0.3 s" in str(refusal(dripping))
+    assert "did not begin its answer within 0.3 s" in str(refusal(dripping))
 
 
 def test_a_client_that_reads_slowly_does_not_make_the_remote_late() -> None:

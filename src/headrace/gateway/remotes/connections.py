@@ -13,24 +13,57 @@ from headrace.gateway.remotes.http_connection import BrokenHttpError, HttpConnec
 
 _KEEP_ALIVE = 60.0
 """Seconds for which an unused connection stays open."""
+Request = tuple[bytes, bytes]
+"""Head and body."""
 _SETTLE = 0.1
 """Seconds within which a response ends that has said all: else its connection is not used again."""
 
 
 class Response:
-    """A response whose status has come."""
+    """What comes of a request that was sent: its status with `begun`, its body with `read`."""
 
-    def __init__(self, name: str, connection: HttpConnection, pool: Connections):
+    def __init__(
+        self, name: str, connection: HttpConnection, pool: Connections, request: Request, kept: bool
+    ):
+        """`kept`: the connection had been used before; where it proves closed, another one is tried."""
         self._name = name
         self._connection = connection
         self._pool = pool
+        self._request = request
+        self._kept = kept
         self._loop = asyncio.get_running_loop()
-        self.status = connection.status
-        """As in HTTP."""
-        self.headers: Mapping[str, str] = connection.headers
-        """By name in small letters."""
+        self._failed: RemoteError | None = None
         self._left = False
         """The connection may be another response's by now."""
+
+    @property
+    def status(self) -> int:
+        """As in HTTP."""
+        return self._connection.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By name in small letters."""
+        return self._connection.headers
+
+    async def begun(self) -> None:
+        """Waits for the status and the headers. Raises RemoteError."""
+        try:
+            try:
+                await self._connection.begun()
+            except OSError:
+                if not self._kept or self._connection.heard:
+                    raise
+                # The other side closed it while it was not used: no sign of a remote that fails.
+                self._kept = False
+                self._connection = await self._pool.instead_of(self._connection, self._request)
+                if self._failed is not None:
+                    raise self._failed from None
+                await self._connection.begun()
+        except OSError:
+            raise cut_off(self._name) from None
+        except BrokenHttpError:
+            raise garbage(self._name, "broken HTTP") from None
 
     async def read(self) -> bytes:
         """What has come next; empty at the end. Raises RemoteError."""
@@ -70,8 +103,9 @@ class Response:
         return b"".join(chunks)
 
     def fail(self, error: RemoteError) -> None:
-        """Closes the connection; whoever waits in `read` gets the error."""
+        """Closes the connection; whoever waits in `begun` or `read` gets the error."""
         if not self._left:
+            self._failed = error
             self._connection.fail(error)
 
     def close(self) -> None:
@@ -111,37 +145,36 @@ class Connections:
 
     async def post(self, body: bytes, seconds: float) -> Response:
         """Sends the body, and waits for a response to begin, at most so long. Raises RemoteError."""
-        head = b"%scontent-length: %d\r\n\r\n" % (self._head, len(body))
+        response: Response | None = None
         try:
             async with Deadline(seconds):
-                if (kept := self._kept()) is not None:
-                    try:
-                        return await self._begun(kept, head, body)
-                    except OSError:
-                        if kept.heard:
-                            raise
-                        # The other side closed it while it was not used: no sign of a remote that fails.
-                return await self._begun(await self._connected(), head, body)
-        except RemoteError:
+                response = await self.send(body)
+                await response.begun()
+                return response
+        except BaseException as error:
+            if response is not None:
+                response.close()
+            if isinstance(error, UnavailableError) and not isinstance(error, RemoteError):
+                raise timed_out(self._name, "did not begin its answer", seconds) from None
             raise
-        except UnavailableError:
-            raise timed_out(self._name, "did not begin to answer", seconds) from None
-        except BrokenHttpError:
-            raise garbage(self._name, "broken HTTP") from None
-        except OSError:
-            raise cut_off(self._name) from None
 
-    async def _begun(self, connection: HttpConnection, head: bytes, body: bytes) -> Response:
-        """Raises what `HttpConnection.begun` does."""
+    async def send(self, body: bytes) -> Response:
+        """Sends the body, over a new connection where none is kept. Raises RemoteError."""
+        request = b"%scontent-length: %d\r\n\r\n" % (self._head, len(body)), body
+        kept = self._kept()
+        connection = await self._connected() if kept is None else kept
         self._used.add(connection)
-        try:
-            connection.send(head, body)
-            await connection.begun()
-        except BaseException:
-            self._used.discard(connection)
-            connection.close()
-            raise
-        return Response(self._name, connection, self)
+        connection.send(*request)
+        return Response(self._name, connection, self, request, kept=kept is not None)
+
+    async def instead_of(self, closed: HttpConnection, request: Request) -> HttpConnection:
+        """A new connection, over which the request has been sent again. Raises RemoteError."""
+        self._used.discard(closed)
+        closed.close()
+        connection = await self._connected()
+        self._used.add(connection)
+        connection.send(*request)
+        return connection
 
     async def _connected(self) -> HttpConnection:
         """A new one. Raises RemoteError, which never holds the address: that is the operator's to know."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
@@ -53,10 +54,9 @@ class Remote:
         self._there = There(table.upstream or name, table.max_output)
         self._secret = Secret(name, key)
         self._api = api = API_OF[table.api]
+        patience = min(table.connect_timeout, table.first_token_timeout)
         self._connections = {
-            path: Connections(
-                name, api.url(table.url, path), api.headers(self._secret, path), table.connect_timeout
-            )
+            path: Connections(name, api.url(table.url, path), api.headers(self._secret, path), patience)
             for path in api.paths
         }
         """By path; nothing is connected before it is asked for."""
@@ -73,22 +73,19 @@ class Remote:
 
     @asynccontextmanager
     async def ask(self, answer_id: str, request: ChatRequest | CompletionRequest) -> AsyncIterator[RemoteRun]:
-        """The answer, of which the remote has sent the status. Leaving the block early cancels it.
+        """The answer, for which the remote has been asked. Leaving the block early cancels it.
 
         Raises RemoteError, here or while the answer is read; RequestError for what is wrong with the request.
         """
         self.check(request)
         asked_at = asyncio.get_running_loop().time()
-        try:
-            response, asked = await self._begin(request)
-        except RemoteError as error:
-            if not (isinstance(request, ChatRequest) and self._learns_of(error)):
-                raise
-            response, asked = await self._begin(request)
+        response, asked = await self._send(request)
+        # All that does not depend on the response is done while the remote computes it.
         vocabulary = Vocabulary() if asks_logprobs(request) else None
         parts = Parts(self.name, answer_id, asked.choices, asked.most_tokens, vocabulary)
         stream = self._api.stream(self.name, parts, self._secret)
-        run = RemoteRun(self.name, response, stream, parts, Tally(asked, parts), self._table, asked_at)
+        check = partial(self._check_stream, request)
+        run = RemoteRun(self.name, response, check, stream, parts, Tally(asked, parts), self._table, asked_at)
         orderly = False
         try:
             yield run
@@ -96,21 +93,31 @@ class Remote:
         finally:
             await run.leave(orderly)
 
-    async def _begin(self, request: ChatRequest | CompletionRequest) -> tuple[Response, Asked]:
-        """A response that is a stream."""
+    async def _send(self, request: ChatRequest | CompletionRequest) -> tuple[Response, Asked]:
         table = self._table
         words = self._api.words(self.name, request)
         body = words.body(self._there, request)
         out = outgoing(body, request, table.max_output, table.context_length)
-        response = await self._connections[words.path].post(out.body, table.first_token_timeout)
+        return await self._connections[words.path].send(out.body), out.asked
+
+    async def _check_stream(
+        self, request: ChatRequest | CompletionRequest, response: Response
+    ) -> Response | None:
+        """Raises RemoteError where the response is no stream; None where it is one.
+
+        Where the remote has refused but a word, which is learnt, it is asked again: that response, then.
+        """
         try:
             if response.status in _NO_SUCH_PATH and not isinstance(request, ChatRequest):
                 raise chats_only(self.name)
             await self._check(response)
-        except BaseException:
-            response.close()
-            raise
-        return response, out.asked
+            return None
+        except RemoteError as error:
+            if not (isinstance(request, ChatRequest) and self._learns_of(error)):
+                raise
+        response.close()
+        again, _ = await self._send(request)
+        return again
 
     def check_embeds(self) -> None:
         """Raises RemoteError where its API has no embeddings."""
@@ -127,7 +134,7 @@ class Remote:
         try:
             response = await post(body, table.first_token_timeout)
         except RemoteError as error:
-            if error.code != "remote_cut_off":  # as by a connection that was kept for too long
+            if error.code != "remote_cut_off":  # as by a server that is just being replaced
                 raise
             response = await post(body, table.first_token_timeout)
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.gateway.answering import Piece
-from headrace.gateway.openai.answers import Usage
+from headrace.gateway.openai.answers import PromptTokensDetails, Usage
 from headrace.gateway.remotes.errors import RemoteError, cut_off, garbage, timed_out
 from headrace.gateway.remotes.parts import Parts
 from headrace.gateway.remotes.sse import EventParser, EventTooLongError
@@ -50,15 +51,22 @@ class RemoteRun:
         self,
         name: str,
         response: Response,
+        check: Callable[[Response], Awaitable[Response | None]],
         stream: Stream,
         parts: Parts,
         tally: Tally,
         patience: ModelTable,
         asked_at: float,
     ):
-        """`asked_at` is on the loop's clock."""
+        """`asked_at` is on the loop's clock.
+
+        `check` looks at how the response begins. It raises RemoteError, or gives a response to take instead.
+        """
         self._name = name
         self._response = response
+        self._check = check
+        self._accepted = False
+        """The remote has begun to answer, and not with a refusal."""
         self._stream = stream
         self._parts = parts
         self._tally = tally
@@ -96,7 +104,9 @@ class RemoteRun:
         return self._tally.believed
 
     def usage(self) -> Usage:
-        """Tokens so far, checked."""
+        """Tokens so far, checked; none of what was refused."""
+        if not self._accepted:
+            return Usage(0, 0, 0, PromptTokensDetails(0))
         self._tally.reported = self._stream.reported()
         return self._tally.usage()
 
@@ -118,6 +128,8 @@ class RemoteRun:
         """Reads until there is a piece, or the end."""
         self._begin_to_wait()
         try:
+            if not self._accepted:
+                await self._begin()
             while not self._ready and not self._over:
                 self._take(await self._response.read())
         except RemoteError as error:
@@ -125,6 +137,14 @@ class RemoteRun:
             self._fail(error)
         finally:
             self._watch.rest()
+
+    async def _begin(self) -> None:
+        """Returns once the response is one that was hoped for."""
+        await self._response.begun()
+        while (instead := await self._check(self._response)) is not None:
+            self._response = instead
+            await instead.begun()
+        self._accepted = True
 
     def _fail(self, error: RemoteError) -> None:
         """What breaks once the answer is complete spoils nothing; of an answer not begun nothing is told."""

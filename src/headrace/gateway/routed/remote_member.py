@@ -114,7 +114,6 @@ class RemoteMember(Member):
         async with seat:
             record.queue_seconds = seat.queue_seconds
             async with self._remote.ask(record.id, request) as remote:
-                self._limit.accepted()
                 run = record.run = RemoteAnswer(remote, seat, gateway.metrics, self.name, record.arrived)
                 tokens = [list[int]() for _ in prompts]  # which they are the remote knows
                 head = AnswerHead(record.id, int(time.time()), self.name, None, tokens, choices)
@@ -142,7 +141,6 @@ class RemoteMember(Member):
             self.began(now, expected)
             try:
                 vectors, usage = await self._remote.embed(request)
-                self._limit.accepted()
             except BaseException as error:
                 (self.failed if is_broken(error) else self.said_nothing)(time.monotonic(), error)
                 raise
@@ -172,6 +170,10 @@ class RemoteMember(Member):
     def ended(self, now: float, tokens: int, usage: Usage | None) -> None:
         super().ended(now, tokens, usage)
         self._limit.settle(now, tokens, 0 if usage is None else usage.total_tokens)
+
+    def answered(self, now: float) -> None:
+        super().answered(now)
+        self._limit.accepted()
 
     def failed(self, now: float, error: BaseException) -> None:
         super().failed(now, error)
