@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 
 import msgspec
@@ -22,11 +21,12 @@ from headrace.fleet.local import LocalReplica
 from headrace.fleet.planner import Limits
 from headrace.fleet.prefixes import Prefixes
 from headrace.fleet.registry import Registry
-from headrace.fleet.replica import COMING, Replica, Role, State
+from headrace.fleet.replica import Replica
 from headrace.fleet.restart import RestartPolicy
 from headrace.fleet.rolling import Rolling
 from headrace.fleet.shape import FleetShape
 from headrace.fleet.sizing import Sizing
+from headrace.fleet.state import COMING, ReplicaHealth, Role, State
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import CacheChanged, Embed, Embedded, Ready, Submit
 from headrace.worker.settings import WorkerSettings
@@ -39,22 +39,6 @@ _EMBED_ATTEMPTS = 4
 _SERVING = COMING | {State.READY}
 _OTHER: dict[Role, Role] = {"prefill": "decode", "decode": "prefill"}
 """What others must be for where a worker is for one thing alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaHealth:
-    """A replica as /health shows it."""
-
-    name: str
-    model: str
-    role: Role
-    state: State
-    pid: int | None
-    fingerprint: str | None
-    """Digest of the numerics fingerprint, None before the first worker was loaded."""
-    restarts: int
-    reason: str
-    """Why the last worker ended; empty where none has."""
 
 
 class Fleet:
@@ -217,19 +201,7 @@ class Fleet:
 
     def health(self) -> list[ReplicaHealth]:
         """Every replica's state."""
-        return [
-            ReplicaHealth(
-                name=replica.name,
-                model=replica.model,
-                role=replica.role,
-                state=replica.state,
-                pid=replica.pid,
-                fingerprint=replica.ready.fingerprint.digest() if replica.ready else None,
-                restarts=replica.restarts,
-                reason=replica.reason,
-            )
-            for replica in self._replicas
-        ]
+        return [replica.health() for replica in self._replicas]
 
     async def drain(self, timeout: float) -> bool:
         """Lets workers finish what they have accepted; no new request is taken.

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from headrace.errors import WorkerDiedError
 from headrace.fleet.channel import Channel
-from headrace.fleet.replica import Replica, State, Watcher
+from headrace.fleet.replica import Replica, Watcher
+from headrace.fleet.state import State
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import (
     LOST_BEATS,

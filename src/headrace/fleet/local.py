@@ -10,8 +10,9 @@ import sys
 from headrace.errors import WorkerDiedError
 from headrace.fleet.channel import Channel
 from headrace.fleet.process import WorkerProcess, describe_status
-from headrace.fleet.replica import Replica, Role, State, Watcher, version_refusal
+from headrace.fleet.replica import Replica, Watcher, version_refusal
 from headrace.fleet.restart import RestartPolicy, Restarts
+from headrace.fleet.state import Role, State
 from headrace.worker.messages import Drain, Failed, Ready, ToGateway
 from headrace.worker.settings import EXIT_LOAD_FAILED, Launch, WorkerSettings
 
@@ -118,7 +119,7 @@ class LocalReplica(Replica):
         """A worker that hangs would keep its streams for ever."""
         while True:
             await asyncio.sleep(self._policy.silence / 4)
-            if self.state is State.READY and not await self._answers(self._policy.silence):
+            if self.state is State.READY and not await self._questions.ping(self._policy.silence):
                 self._refusal = f"the worker answered nothing for {self._policy.silence:g} s"
                 process.kill()
 

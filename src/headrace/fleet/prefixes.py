@@ -17,7 +17,8 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.sampling import SamplingParams
 from headrace.engine.prefix_report import CachedPrefix
 from headrace.errors import HeadraceError, RequestError, WorkerUnavailableError
-from headrace.fleet.replica import Replica, State
+from headrace.fleet.replica import Replica
+from headrace.fleet.state import State
 from headrace.worker.messages import (
     ExplainPrefix,
     ListPrefixes,

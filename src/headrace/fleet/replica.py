@@ -1,16 +1,16 @@
-"""One replica of a model as the gateway sees it: a worker's state, and the requests and questions it has."""
+"""One replica of a model as the gateway sees it: a worker's state, and the requests that it has."""
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
-from enum import Enum
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 from headrace.engine.stats import EngineStats
 from headrace.errors import HeadraceError, RequestError
 from headrace.fleet.channel import Channel
+from headrace.fleet.questions import Questions
+from headrace.fleet.state import ReplicaHealth, Role, State
 from headrace.fleet.stream import Stream
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
@@ -20,7 +20,6 @@ from headrace.worker.messages import (
     Embedded,
     Events,
     Handoff,
-    Ping,
     Prefill,
     Prefilled,
     PrefixesListed,
@@ -34,27 +33,6 @@ from headrace.worker.messages import (
     ToGateway,
     ToWorker,
 )
-
-Role = Literal["both", "prefill", "decode"]
-"""What a replica is for. Every worker can do everything: the role is a matter of what the fleet sends it."""
-
-
-class State(str, Enum):
-    """Where a replica stands."""
-
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    LOST = "lost"
-    """Nothing has been heard of it for a while; it may come back."""
-    DRAINING = "draining"
-    STOPPED = "stopped"
-    FAILED = "failed"
-    """Given up: the model cannot be loaded, or the worker ended again and again while loading it."""
-
-
-COMING = frozenset({State.STARTING, State.RESTARTING, State.LOST})
-"""States of a replica that may soon be ready, so that requests wait for it."""
 
 
 class Watcher(Protocol):
@@ -100,9 +78,7 @@ class Replica(ABC):
         self._streams: dict[str, Stream] = {}
         self._prefills: dict[str, Stream] = {}
         """Prompts that it computes for others, by the handoff's id."""
-        self._questions: dict[str, asyncio.Future[Answer]] = {}
-        self._stats: EngineStats | None = None
-        self._stats_asked: asyncio.Future[None] | None = None
+        self._questions = Questions(self._send)
 
     @property
     def state(self) -> State:
@@ -198,32 +174,28 @@ class Replica(ABC):
         Raises RequestError where the worker rejects it, WorkerDiedError where it ends first.
         """
         assert self.state is State.READY
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._questions[question.id] = answer
-        self._send(question)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            self._send(Cancel(question.id))
-            raise
-        finally:
-            self._questions.pop(question.id, None)
+        return await self._questions.ask(question)
 
     async def stats(self, timeout: float) -> EngineStats | None:
         """The worker's answer, or its last one where a long step delays it beyond `timeout` seconds."""
         if self.state in (State.READY, State.DRAINING):
-            await self._answers(timeout)
-        return self._stats
+            await self._questions.ping(timeout)
+        return self._questions.stats
+
+    def health(self) -> ReplicaHealth:
+        """As it is now."""
+        return ReplicaHealth(
+            name=self.name,
+            model=self.model,
+            role=self.role,
+            state=self.state,
+            pid=self.pid,
+            fingerprint=self.ready.fingerprint.digest() if self.ready else None,
+            restarts=self.restarts,
+            reason=self.reason,
+        )
 
     # for the kinds of replica
-
-    async def _answers(self, timeout: float) -> bool:
-        """Whether the worker answers a question after its figures within so many seconds, or has ended."""
-        if self._stats_asked is None:
-            self._stats_asked = asyncio.get_running_loop().create_future()
-            self._send(Ping())
-        answered, _ = await asyncio.wait([self._stats_asked], timeout=timeout)
-        return bool(answered)
 
     def _send(self, message: ToWorker) -> None:
         self._channel.send(self._identity, message)
@@ -240,12 +212,8 @@ class Replica(ABC):
         for stream in streams:
             if not stream.moves:
                 stream.end(error)
-        for question in self._questions.values():
-            if not question.done():
-                question.set_exception(error)
+        self._questions.abandon(error)
         self._prefills.clear()
-        self._stats = None
-        self._answer_stats()
         if moving:
             self._watcher.lost(self, moving)
 
@@ -254,8 +222,7 @@ class Replica(ABC):
             case Events():
                 self._deliver(message)
             case Stats(engine=stats):
-                self._stats = stats
-                self._answer_stats()
+                self._questions.told(stats)
             case Prefilled(id=handoff_id):
                 if self._prefills.pop(handoff_id, None) is not None:
                     self._watcher.began(handoff_id)
@@ -268,16 +235,10 @@ class Replica(ABC):
                     return
                 if stream := self._streams.pop(request_id, None):
                     stream.end(RequestError(reason))
-                elif (question := self._questions.get(request_id)) and not question.done():
-                    question.set_exception(RequestError(reason))
-            case (
-                PrefixExplained(id=asked)
-                | PrefixesListed(id=asked)
-                | PrefixPinned(id=asked)
-                | Embedded(id=asked)
-            ):
-                if (question := self._questions.get(asked)) and not question.done():
-                    question.set_result(message)
+                else:
+                    self._questions.rejected(request_id, reason)
+            case PrefixExplained() | PrefixesListed() | PrefixPinned() | Embedded():
+                self._questions.answered(message)
             case Ready():
                 self._on_ready(message)
             case _:
@@ -304,11 +265,6 @@ class Replica(ABC):
             if event.finish_reason is not None:
                 del self._streams[event.id]
                 self._watcher.ended(event.id)
-
-    def _answer_stats(self) -> None:
-        if self._stats_asked and not self._stats_asked.done():
-            self._stats_asked.set_result(None)
-        self._stats_asked = None
 
 
 def version_refusal(ready: Ready) -> str:

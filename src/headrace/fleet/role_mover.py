@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.fleet.forecast import Forecast, Pools
 from headrace.fleet.planner import Limits
-from headrace.fleet.replica import Role
+from headrace.fleet.state import Role
 
 
 class Patience(NamedTuple):

@@ -12,7 +12,8 @@ import msgspec
 
 from headrace.errors import HeadraceError, RequestError, WorkerUnavailableError
 from headrace.fleet.local import LocalReplica
-from headrace.fleet.replica import COMING, Replica, Role, State
+from headrace.fleet.replica import Replica
+from headrace.fleet.state import COMING, Role, State
 from headrace.worker.host import PROC, free_memory
 from headrace.worker.messages import Ready
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.errors import ConfigError
-from headrace.fleet.replica import Role
+from headrace.fleet.state import Role
 
 MOST_REPLICAS = 256
 """More on one host are a mistake of the user."""

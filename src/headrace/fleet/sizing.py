@@ -13,8 +13,9 @@ from headrace.errors import RequestError
 from headrace.fleet.forecast import Forecast, Pools, forecast
 from headrace.fleet.modelled_worker import WorkerModel
 from headrace.fleet.planner import DRAWN, Limits, Plan, Tier, plan, splits
-from headrace.fleet.replica import Replica, Role, State
+from headrace.fleet.replica import Replica
 from headrace.fleet.role_mover import RoleMover, moves
+from headrace.fleet.state import Role, State
 from headrace.fleet.step_time import StepTime
 from headrace.fleet.stream import Stream
 from headrace.fleet.traffic import Load, Traffic

@@ -9,7 +9,7 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.engine.cache_events import CacheEvents
 from headrace.engine.engine import Engine, EngineConfig
 from headrace.engine.request import Output, PrefixNamespace, Request
-from headrace.fleet.replica import Role
+from headrace.fleet.state import Role
 from headrace.fleet.step_time import StepTime
 from headrace.simulate.backend import SimulatedBackend
 from headrace.worker.messages import PROTOCOL_VERSION, Ready
