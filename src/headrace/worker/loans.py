@@ -34,7 +34,11 @@ class Export(Protocol):
         ...
 
     def stop(self) -> None:
-        """Read nothing more. `export_ended` is still due, unless there never was anything to read."""
+        """Read nothing more. `export_ended` is still due once there was something to read."""
+        ...
+
+    def forsake(self) -> None:
+        """There was nothing to read, and never will be; nothing is due."""
         ...
 
 
@@ -96,9 +100,10 @@ class Loans:
             self._exports[progress.id].advance(progress)
         for name in {*self._imports, *self._exports}:
             if name not in self._transfers:  # cancelled before it had any block
-                self.stop(name)
-                self._imports.pop(name, None)
-                self._exports.pop(name, None)
+                if (source := self._imports.pop(name, None)) is not None:
+                    source.stop()
+                if (sink := self._exports.pop(name, None)) is not None:
+                    sink.forsake()
 
     def ring(self) -> None:
         """Wake whoever waits; from any thread."""

@@ -50,6 +50,7 @@ class Outgoing:
         """Tokens that need not be sent, or have been."""
         self.link: _Link | None = None
         self.stopped = False
+        self._forsaken = False
         self._outbox = outbox
         self._timer: threading.Timer | None = None
 
@@ -68,8 +69,12 @@ class Outgoing:
         self.stopped = True
         if (link := self.link) is not None:
             link.queue.put(self)
-        elif self.progress is not None:
+        elif self._may_end:
             self._outbox.end(self)
+
+    def forsake(self) -> None:
+        self._forsaken = True
+        self.stop()
 
     def found(self, link: _Link, start: int) -> None:
         """Somebody wants it, from token `start` on."""
@@ -81,9 +86,14 @@ class Outgoing:
     def lost(self) -> None:
         """Who wanted it is gone, and nothing that is put into the link's queue is read any more."""
         self.stopped = True
-        self.link = None  # after `stopped`: `advance`, in another thread, now ends what it brings
-        if self.progress is not None:
+        self.link = None  # after `stopped`: `advance` or `forsake`, in another thread, now end it
+        if self._may_end:
             self._outbox.end(self)
+
+    @property
+    def _may_end(self) -> bool:
+        """Until then it stays, for whoever asks for it to be told at once that nothing will come."""
+        return self._forsaken or self.progress is not None
 
 
 class _Early(NamedTuple):
