@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from email.utils import formatdate
@@ -57,12 +58,60 @@ def test_each_status_has_its_meaning(
     [
         "This model's maximum context length is 8192 tokens.",
         "prompt is too long: 210000 tokens > 200000 maximum",
-        "input length and `max_tokens` exceed context limit: the context window is full",
+        "input length and `max_tokens` exceed context limit: 199000 + 4096 > 200000",
+        "the request exceeds the available context size, try increasing it",
+        "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens",
+        "max_tokens is too large: 8000. This model supports at most 4096 completion tokens",
+        "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens for far-1",
     ],
 )
 def test_a_prompt_that_is_too_long_there_may_fit_elsewhere(message: str) -> None:
     error = refused(refusing(400, message))
     assert (error.code, error.elsewhere, error.broken) == ("context_length_exceeded", True, False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Your credit balance is too low", "type": "invalid_request_error"}},
+        {"error": {"message": "far-1 is no longer supported", "code": "model_decommissioned"}},
+        {"error": {"message": "far-1 is unknown", "param": "model"}},
+        {"error": "Incorrect API key provided", "code": "Client specified an invalid argument"},
+        [{"error": {"message": "API key not valid", "code": 400}}],
+        {"object": "error", "message": "Invalid model: far-1", "type": "invalid_model", "code": "1500"},
+    ],
+)
+def test_a_wrong_request_that_is_our_key_account_or_name_is_the_operators_matter(body: object) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.answer(400, json.dumps(body))
+
+    error = refused(script)
+    assert (error.status, error.code, error.elsewhere, error.broken) == (503, "remote_refused", True, True)
+
+
+def test_a_model_that_cannot_do_something_is_not_broken() -> None:
+    async def script(exchange: Exchange) -> None:
+        error = {"message": "far-1 does not support images", "param": "model"}
+        await exchange.answer(400, {"error": error})
+
+    error = refused(script)
+    assert (error.status, error.elsewhere, error.broken) == (400, True, False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"object": "error", "message": "so it is", "type": "BadRequestError", "param": None, "code": 400},
+        {"message": "so it is"},
+        {"detail": "so it is"},
+        [{"error": {"message": "so it is"}}],
+    ],
+)
+def test_the_message_is_found_wherever_a_server_has_it(body: object) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.answer(400, json.dumps(body))
+
+    assert str(refused(script)) == f"The remote model '{NAME}' refuses the request: so it is"
 
 
 def test_the_code_and_the_field_are_the_remotes_where_they_look_like_such() -> None:

@@ -20,14 +20,19 @@ _LONGEST_WAIT = 3600
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FIELD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,120}")
 _TOO_LONG = re.compile(
-    r"maximum context length|context[ _]length|context window|prompt is too long|too many (input )?tokens"
-    r"|input (is )?too long|exceeds? the (model's )?maximum",
+    r"context[ _](length|limit|size|window)|prompt is too long|too many (input )?tokens"
+    r"|input (is )?too long|exceeds? (the )?(model's )?maximum|`max_new_tokens` must be"
+    r"|at most \d+ completion tokens|maximum allowed number of output tokens",
     re.IGNORECASE,
 )
+"""Of a prompt, or of the answer that may follow it, in the words of one server or another."""
 _UNSUPPORTED = re.compile(r"(not|n't) support|unsupported", re.IGNORECASE)
 """Of what this model or its server cannot do; another one may."""
 _OURS = {401, 402, 403, 404, 405, 407, 410, 415}
 """Statuses that say something of how the remote is set up here, and nothing of the request."""
+_ABOUT_US = re.compile(r"api[ _-]key|credit balance|invalid model( name|:)|not a valid model", re.IGNORECASE)
+"""Of what is wrong with a key, an account or a name that are ours, told with a status for wrong requests."""
+_NO_SUCH_MODEL = ("model_not_found", "model_decommissioned", "invalid_model")
 _UNABLE = ("unsupported_parameter", "unsupported_value")
 """Codes that say that this model cannot do what another may."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -67,12 +72,20 @@ class Told:
 
     @staticmethod
     def in_body(body: bytes) -> Told:
-        """From a response's body; nothing where that is no error of either API."""
+        """From a response's body; nothing where that is no error of any server that is known.
+
+        Gemini has a list of one around it. vLLM, Mistral and Cohere have its fields at the top, FastAPI a
+        text named `detail`, and xAI the message as `error`.
+        """
         try:
             decoded = msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return Told()
-        return Told.of(decoded.get("error") if isinstance(decoded, dict) else None)
+        if isinstance(decoded, list) and len(decoded) == 1:
+            (decoded,) = decoded
+        if not isinstance(decoded, dict):
+            return Told()
+        return Told.of(decoded.get("error") or decoded.get("detail") or decoded)
 
     def scrubbed(self, secret: Secret) -> Told:
         """The same without the key."""
@@ -91,7 +104,7 @@ def by_status(name: str, status: int, headers: Mapping[str, str], told: Told) ->
             broken=quota,
             retry_after=wait,
         )
-    if status in _OURS or status < 400:
+    if status in _OURS or status < 400 or (status < 500 and _is_about_us(told)):
         return RemoteError(
             f"The remote model '{name}' turned this server away with the status {status}; "
             "its operator must check the remote's URL, key and name.",
@@ -113,6 +126,13 @@ def in_stream(name: str, told: Told) -> RemoteError:
     if told.kind == "rate_limit_error":
         return by_status(name, 429, {}, told)
     return RemoteError(f"The remote model '{name}' failed{_words(told)}", code="remote_failed")
+
+
+def _is_about_us(told: Told) -> bool:
+    """A wrong `model`, say, is never the client's mistake: the table has named it."""
+    if told.code in _NO_SUCH_MODEL or _ABOUT_US.search(told.message):
+        return True
+    return told.field == "model" and not _UNSUPPORTED.search(told.message)
 
 
 def _wrong(name: str, status: int, told: Told) -> RemoteError:
