@@ -192,6 +192,18 @@ def test_reasoning_is_told_from_text() -> None:
         assert (first.reasoning, first.text, first.finish_reason) == ("Down?", "Down.", "length")
 
 
+def test_content_in_parts_is_read_as_what_each_part_is() -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Down?"}]}
+    parts = chunk(content=[thinking, {"type": "text", "text": "Down"}])
+    told, _ = ask(streaming(parts, chunk(content="."), chunk(reason="stop")))
+    assert (told.answers[0].reasoning, told.text) == ("Down?", "Down.")
+
+
+def test_an_answer_goes_on_behind_a_finish_reason_that_is_empty() -> None:
+    told, _ = ask(streaming(chunk(reason="", content="Water "), chunk(content="runs."), chunk(reason="stop")))
+    assert (told.text, told.finish_reasons) == ("Water runs.", ["stop"])
+
+
 def test_calls_are_numbered_from_nought_whatever_the_remote_calls_them() -> None:
     told, _ = ask(
         streaming(

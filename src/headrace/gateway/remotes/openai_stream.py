@@ -37,8 +37,15 @@ class _Call(Struct):
     function: _Function | None = None
 
 
+class _Part(Struct):
+    """Of content that comes as a list, as Mistral's does once a model thinks."""
+
+    text: str | None = None
+    thinking: list[_Part] | None = None
+
+
 class _Delta(Struct):
-    content: str | None = None
+    content: str | list[_Part] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     """The same by another name, which some servers have."""
@@ -114,7 +121,7 @@ class OpenAIStream:
                 pieces.append(self._parts.text(choice.index, choice.text))
             if self._parts.vocabulary is not None:
                 self._add_logprobs(pieces, before, choice, self._parts.vocabulary)
-            if choice.finish_reason is not None:
+            if choice.finish_reason:  # some servers say "" until the end
                 if choice.finish_reason == "error":
                     raise in_stream(self._name, Told.of(None))
                 pieces.append(self._parts.end(choice.index, _REASONS.get(choice.finish_reason, "stop")))
@@ -137,7 +144,12 @@ class OpenAIStream:
     def _add(self, pieces: list[Piece], choice: int, delta: _Delta) -> None:
         if thought := delta.reasoning_content or delta.reasoning:
             pieces.append(self._parts.reasoning(choice, thought))
-        if text := delta.content or delta.refusal:
+        for part in delta.content if isinstance(delta.content, list) else ():
+            if thought := "".join(inner.text or "" for inner in part.thinking or ()):
+                pieces.append(self._parts.reasoning(choice, thought))
+            if part.text:
+                pieces.append(self._parts.text(choice, part.text))
+        if isinstance(text := delta.content or delta.refusal, str) and text:
             pieces.append(self._parts.text(choice, text))
         for position, call in enumerate(delta.tool_calls or ()):
             self._add_call(pieces, choice, position if call.index is None else call.index, call)
