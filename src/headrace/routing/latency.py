@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.routing.learner import recognised
 from headrace.routing.regression import Regression, SavedValues
 
 _FIRST_TOKEN = (0.4, 2e-4, 0.01, 1e-6)
@@ -64,9 +65,7 @@ class Latency:
 
     def load(self, saved: object, now: float) -> bool:
         """Takes up what `save` gave, as if the last of it were seen now. False for anything else."""
-        try:
-            values = msgspec.convert(saved, _SavedLatency)
-        except msgspec.ValidationError:
+        if (values := recognised(saved, _SavedLatency)) is None:
             return False
         first = self._first_token.load(values.first_token, now)
         return self._per_token.load(values.per_token, now) and first

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import msgspec
+
+Saved = TypeVar("Saved")
 
 
 class Learner(Protocol):
@@ -18,3 +22,11 @@ class Learner(Protocol):
         False for anything else, of which nothing is taken.
         """
         ...
+
+
+def recognised(saved: object, kind: type[Saved]) -> Saved | None:
+    """What a learner's `save` gave, of this kind, as it is read back; None for anything else."""
+    try:
+        return msgspec.convert(saved, kind)
+    except msgspec.ValidationError:
+        return None

@@ -15,6 +15,8 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from headrace.routing.learner import recognised
+
 _READ = 300
 """Characters of each end of a prompt that are searched for wording."""
 
@@ -115,11 +117,8 @@ class OutputLength:
 
     def load(self, saved: object, now: float) -> bool:
         """Takes up what `save` gave, however long ago. False for anything else."""
-        try:
-            known = msgspec.convert(saved, _Saved)
-        except msgspec.ValidationError:
-            return False
-        if len(known.right) != _CUES or [len(row) for row in known.matrix] != [_CUES] * _CUES:
+        known = recognised(saved, _Saved)
+        if known is None or {*map(len, (known.right, known.matrix, *known.matrix))} != {_CUES}:
             return False
         matrix = np.array(known.matrix, np.float64)
         if not np.allclose(matrix, matrix.T) or np.linalg.eigvalsh(matrix)[0] < -_DOUBT / 2:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta
 
+from headrace.routing.learner import recognised
 from headrace.routing.tables import ModelTable
 
 _HALF_LIFE = 120.0
@@ -215,9 +216,7 @@ class LocalPrice:
 
     def load(self, saved: object, now: float) -> bool:
         """Takes up what `save` gave, however long ago. False for anything else."""
-        try:
-            known = msgspec.convert(saved, _Saved)
-        except msgspec.ValidationError:
+        if (known := recognised(saved, _Saved)) is None:
             return False
         busy, prompts, answers, squared, crossed, squared_too = known.sums
         if (busy > 0) != (prompts + answers > 0) or crossed**2 > 1.001 * squared * squared_too:

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
+
+from headrace.routing.learner import recognised
 
 Floats = NDArray[np.float64]
 
@@ -93,11 +94,8 @@ class Regression:
 
     def load(self, saved: object, now: float) -> bool:
         """Takes up what `save` gave, as if the last of it were seen now. False for anything else."""
-        try:
-            values = msgspec.convert(saved, SavedValues)
-        except msgspec.ValidationError:
-            return False
-        if any(len(x) != len(self._prior) or not x[0] for x, _, _ in values):
+        values = recognised(saved, SavedValues)
+        if values is None or any(len(x) != len(self._prior) or not x[0] for x, _, _ in values):
             return False
         self._values.extend((x, y, now - age) for x, y, age in values)
         if self._values:

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.routing.drift import SELDOM, Calibration
+from headrace.routing.learner import recognised
 from headrace.routing.risk import ALWAYS_BEST
 from headrace.routing.sequential import Sequential, Shown
 from headrace.routing.watched import NOT_PROMISED, Known, Record, WatchState, enough, realised
@@ -217,9 +218,7 @@ class Watch:
         """Takes up what `save` gave. False where that was of other estimates or models, or began with
         another promise: its records say nothing here, and only what was spent is taken. False, too, for
         anything else."""
-        try:
-            known = msgspec.convert(saved, Known)
-        except msgspec.ValidationError:
+        if (known := recognised(saved, Known)) is None:
             return False
         if known.about == self._known.about:
             self._known, self._evidence = known, self._no_evidence(known.evidence)

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.gateway.beside import beside
 from headrace.gateway.routed.member import Member
-from headrace.routing.learner import Learner
+from headrace.routing.learner import Learner, recognised
 from headrace.routing.store import Store
 
 log = logging.getLogger("headrace.gateway")
@@ -58,15 +58,10 @@ class Memory:
         saved = self._store.recall(name)
         if saved is None:
             return
-        try:
-            kept = msgspec.convert(saved, _Kept)
-        except msgspec.ValidationError:
-            taken_up = False
-        else:
-            if kept.about != about or time.time() - kept.time > _STALE_SECONDS:
-                return
-            taken_up = learner.load(kept.known, time.monotonic())
-        if not taken_up:
+        kept = recognised(saved, _Kept)
+        if kept is not None and (kept.about != about or time.time() - kept.time > _STALE_SECONDS):
+            return
+        if kept is None or not learner.load(kept.known, time.monotonic()):
             log.warning("%s: the %s are damaged, and learnt anew", self._store.path, name)
 
     @asynccontextmanager

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from headrace.gateway.routed.need import BYTES_PER_TOKEN, Need
+from headrace.routing.learner import recognised
 
 _LEARNING = 0.05
 """Weight of the newest prompt in what is known of its tokens' length."""
@@ -56,9 +57,7 @@ class PromptLength:
 
     def load(self, saved: object, now: float) -> bool:
         """Takes up what `save` gave, however long ago. False for anything else."""
-        try:
-            known = msgspec.convert(saved, _Saved)
-        except msgspec.ValidationError:
+        if (known := recognised(saved, _Saved)) is None:
             return False
         self._bytes_per_token, self._around = known.bytes_per_token, known.around
         return True
