@@ -118,7 +118,7 @@ class OutputLength:
     def load(self, saved: object, now: float) -> bool:
         """Takes up what `save` gave, however long ago. False for anything else."""
         known = recognised(saved, _Saved)
-        if known is None or {*map(len, (known.right, known.matrix, *known.matrix))} != {_CUES}:
+        if known is None or {len(known.matrix), *map(len, [known.right, *known.matrix])} != {_CUES}:
             return False
         matrix = np.array(known.matrix, np.float64)
         if not np.allclose(matrix, matrix.T) or np.linalg.eigvalsh(matrix)[0] < -_DOUBT / 2:
