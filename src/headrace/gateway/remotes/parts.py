@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from headrace.gateway.answering import Piece
 from headrace.gateway.remotes.errors import RemoteError, garbage
+from headrace.gateway.remotes.in_order import InOrder
 from headrace.gateway.remotes.logprobs import Vocabulary
-from headrace.models.answer import CallArguments, CallStart, Reasoning, Text
+from headrace.models.answer import AnswerPart, CallArguments, CallStart, Reasoning, Text
 from headrace.worker.messages import TokenEvent
 
 MAX_CALLS = 128
@@ -22,8 +23,7 @@ class _Choice:
 
     calls: dict[object, int] = field(default_factory=dict)
     """By the remote's name for a call, its number."""
-    argued: set[int] = field(default_factory=set)
-    """The calls whose arguments have begun."""
+    order: InOrder = field(default_factory=InOrder)
     reason: str | None = None
 
 
@@ -62,12 +62,12 @@ class Parts:
     def text(self, choice: int, text: str) -> Piece:
         """Text for the reader."""
         self._count(choice, text)
-        return choice, (Text(text),), TokenEvent(self._id, text, []), None
+        return self._piece(choice, Text(text))
 
     def reasoning(self, choice: int, text: str) -> Piece:
         """Text of the model's own."""
         self._count(choice, text)
-        return choice, (Reasoning(text),), TokenEvent(self._id, "", []), None
+        return self._piece(choice, Reasoning(text))
 
     def call(self, choice: int, key: object, function: str) -> Piece:
         """A call of a function begins; `key` is the remote's name for it."""
@@ -77,7 +77,7 @@ class Parts:
             raise self._garbage("a call of a tool without a name" if not function else "too many calls")
         number = calls[key] = len(calls)
         self.calls += 1
-        return choice, (CallStart(number, function),), TokenEvent(self._id, "", []), None
+        return self._piece(choice, CallStart(number, function))
 
     def knows_call(self, choice: int, key: object) -> bool:
         """Whether the call has begun."""
@@ -86,12 +86,10 @@ class Parts:
     def arguments(self, choice: int, key: object, text: str) -> Piece:
         """A piece of a call's arguments."""
         self._count(choice, text)
-        state = self._choices[choice]
-        number = state.calls.get(key)
+        number = self._choices[choice].calls.get(key)
         if number is None:
             raise self._garbage("arguments of a call that has not begun")
-        state.argued.add(number)
-        return choice, (CallArguments(number, text),), TokenEvent(self._id, "", []), None
+        return self._piece(choice, CallArguments(number, text))
 
     def silence(self, choice: int) -> Piece:
         """Nothing to be read, such as a token that is a part of a character."""
@@ -106,9 +104,17 @@ class Parts:
             reason = "tool_calls"
         state.reason = reason
         self.finish_reasons.append(reason)
-        bare = [number for number in state.calls.values() if number not in state.argued]
-        event = TokenEvent(self._id, "", [], reason, stop_string=stop_string)
-        return choice, [CallArguments(number, "{}") for number in bare], event, reason
+        parts = state.order.end()
+        event = TokenEvent(self._id, _texts(parts), [], reason, stop_string=stop_string)
+        return choice, parts, event, reason
+
+    def _piece(self, choice: int, part: AnswerPart) -> Piece:
+        """What may be delivered now that the part has come."""
+        try:
+            parts = self._choices[choice].order.add(part)
+        except ValueError:
+            raise self._garbage("more arguments of a call that had ended") from None
+        return choice, parts, TokenEvent(self._id, _texts(parts), []), None
 
     def _count(self, choice: int, text: str) -> None:
         if not 0 <= choice < len(self._choices):
@@ -122,3 +128,7 @@ class Parts:
 
     def _garbage(self, what: str) -> RemoteError:
         return garbage(self._name, what)
+
+
+def _texts(parts: list[AnswerPart]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Text))
