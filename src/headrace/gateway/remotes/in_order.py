@@ -54,7 +54,8 @@ class InOrder:
         self._open = isinstance(part, CallStart)
         if not isinstance(part, CallStart):
             return [part]
-        theirs, others = [], []
+        theirs: list[AnswerPart] = []
+        others: list[AnswerPart] = []
         for each in self._held:
             is_its = isinstance(each, CallArguments) and each.index == part.index
             (theirs if is_its else others).append(each)
