@@ -86,7 +86,7 @@ def test_a_begun_stream_goes_on_where_its_bits_are_the_same(synthetic_model: Pat
         stream = fleet.submit(Submit("r", prompt(1), 30, SamplingParams(temperature=0), ignore_eos=True))
         began = await anext(stream)
         assert stream.fingerprint == fleet.facts.fingerprint
-        replicas = {replica.name: replica for replica in fleet._replicas}
+        replicas = {replica.name: replica for replica in fleet.replicas}
         other = replicas["worker-1"].ready
         assert other is not None
         replicas["worker-1"].ready = msgspec.structs.replace(

@@ -182,7 +182,7 @@ def test_a_prompt_computed_by_one_host_is_answered_by_another(
                 )
             await until(lambda: states(fleet).keys() >= {"prefill", "decode"})
             await until(lambda: all(state is State.READY for state in states(fleet).values()))
-            for replica in list(fleet._replicas):  # the others leave what there is to them
+            for replica in list(fleet.replicas):  # the others leave what there is to them
                 if replica.name in PAIR:
                     replica.drain()
             assert await answers(fleet, asked) == whole

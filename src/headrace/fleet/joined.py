@@ -87,9 +87,9 @@ class JoinedReplica(Replica):
         """Whether it is in no fleet."""
         return self._watcher is _NOBODY
 
-    def enter(self, fleet: Watcher) -> None:
-        """It is the fleet's, until that has drained or killed it."""
-        self._watcher = fleet
+    def enter(self, watcher: Watcher) -> None:
+        """It is the fleet's of this watcher, until that has drained or killed it."""
+        self._watcher = watcher
         self._wanted = True
         self._over.clear()
 

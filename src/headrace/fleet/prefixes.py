@@ -17,6 +17,7 @@ from headrace.backends.cache import BLOCK_TOKENS
 from headrace.backends.sampling import SamplingParams
 from headrace.engine.prefix_report import CachedPrefix
 from headrace.errors import HeadraceError, RequestError, WorkerUnavailableError
+from headrace.fleet.crew import Crew
 from headrace.fleet.replica import Replica
 from headrace.fleet.state import State
 from headrace.worker.messages import (
@@ -56,21 +57,13 @@ class Pin:
 class Prefixes:
     """Questions to all replicas that are ready; lives in their event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, crew: Crew) -> None:
         self.pins: dict[str, Pin] = {}
         """By id."""
         self._secret = secrets.token_bytes(32)
-        self._replicas: list[Replica] = []
+        self._crew = crew
         self._ids = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def watch(self, replica: Replica) -> None:
-        """Counts a replica in."""
-        self._replicas.append(replica)
-
-    def unwatch(self, replica: Replica) -> None:
-        """Counts a replica out."""
-        self._replicas.remove(replica)
 
     def on_ready(self, replica: Replica) -> None:
         """A worker is ready, perhaps in another's place: it is given the pins."""
@@ -145,7 +138,7 @@ class Prefixes:
     async def _unpin(self, pin: Pin) -> None:
         questions = (
             self._ask(replica, UnpinPrefix(self._id(), list(pin.tokens), pin.salt), PrefixPinned)
-            for replica in self._replicas
+            for replica in self._crew.replicas
             if replica.state is State.READY
         )
         for told in await asyncio.gather(*questions, return_exceptions=True):
@@ -203,7 +196,7 @@ class Prefixes:
             log.warning("%s: the pin %s is not restored: %s", replica.name, pin.id, error)
 
     def _ready(self) -> list[Replica]:
-        ready = [replica for replica in self._replicas if replica.state is State.READY]
+        ready = [replica for replica in self._crew.replicas if replica.state is State.READY]
         if not ready:
             raise WorkerUnavailableError(_UNAVAILABLE)
         return ready

@@ -6,14 +6,13 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from headrace.fleet.channel import Channel
+from headrace.fleet.crew import Crew
 from headrace.fleet.endpoint import Endpoint
 from headrace.fleet.joined import JoinedReplica
-from headrace.fleet.replica import Watcher
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
     Hello,
@@ -25,18 +24,6 @@ from headrace.worker.messages import (
 )
 
 log = logging.getLogger("headrace.fleet")
-
-
-class Employer(Watcher, Protocol):
-    """A model's fleet, as far as workers from other hosts are concerned."""
-
-    def add(self, replica: JoinedReplica) -> None:
-        """The replica is the fleet's until its `run` returns."""
-        ...
-
-    def objection(self, ready: Ready) -> str:
-        """Why a worker of such properties cannot serve with the others; empty where it can."""
-        ...
 
 
 class Registry:
@@ -55,7 +42,7 @@ class Registry:
         self._beat = beat
         self._replicas: dict[str, JoinedReplica] = {}
         """By the worker's instance."""
-        self._fleets: dict[str, Employer] = {}
+        self._fleets: dict[str, Crew] = {}
         """By model."""
         self._channel = Channel(endpoint, self._on_stranger)
         self._pulse = asyncio.create_task(self._keep_beating(), name="heartbeat of joined workers")
@@ -65,12 +52,12 @@ class Registry:
         """HOST:PORT where workers connect."""
         return self._channel.address.removeprefix("tcp://")
 
-    def attach(self, model: str, fleet: Employer) -> None:
+    def attach(self, model: str, fleet: Crew) -> None:
         """Gives the fleet all workers of its model, now and later."""
         self._fleets[model] = fleet
         self._hand_out()
 
-    def detach(self, model: str, fleet: Employer) -> None:
+    def detach(self, model: str, fleet: Crew) -> None:
         """Gives the fleet no more workers; those that it has are its to drain. Nothing happens twice."""
         if self._fleets.get(model) is fleet:
             del self._fleets[model]
@@ -128,7 +115,6 @@ class Registry:
         for replica in self._replicas.values():
             fleet = self._fleets.get(replica.model)
             if fleet is not None and replica.free:
-                replica.enter(fleet)
                 fleet.add(replica)
 
     async def _keep_beating(self) -> None:

@@ -6,47 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from headrace.errors import HeadraceError, RequestError, WorkerUnavailableError
+from headrace.fleet.crew import Crew
 from headrace.fleet.local import LocalReplica
 from headrace.fleet.replica import Replica
-from headrace.fleet.state import COMING, Role, State
+from headrace.fleet.state import COMING, State
 from headrace.worker.host import PROC, free_memory
-from headrace.worker.messages import Ready
 
 log = logging.getLogger("headrace.fleet")
-
-
-class Crew(Protocol):
-    """A fleet, as far as its workers come and go."""
-
-    @property
-    def replicas(self) -> Sequence[Replica]:
-        """All of them."""
-        ...
-
-    def recruit(self, role: Role, like: Ready | None = None) -> LocalReplica:
-        """A replica on this host, not started yet; `like` one whose cache it is to have."""
-        ...
-
-    def begin(self, replica: Replica) -> None:
-        """Starts the replica."""
-        ...
-
-    async def end(self, replica: Replica) -> None:
-        """Waits until the replica, which was told to, has ended, and forgets it."""
-        ...
-
-    async def next_news(self) -> None:
-        """Until a replica's state changes."""
-        ...
-
-    def objection(self, ready: Ready) -> str:
-        """Why a worker cannot serve with the others; empty where it can."""
-        ...
 
 
 class Progress(msgspec.Struct):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
-from headrace.engine.stats import EngineStats
 from headrace.errors import RequestError
+from headrace.fleet.crew import Crew
 from headrace.fleet.forecast import Forecast, Pools, forecast
 from headrace.fleet.modelled_worker import WorkerModel
 from headrace.fleet.planner import DRAWN, Limits, Plan, Tier, plan, splits
-from headrace.fleet.replica import Replica
 from headrace.fleet.role_mover import RoleMover, moves
 from headrace.fleet.state import Role, State
 from headrace.fleet.step_time import StepTime
@@ -25,23 +23,6 @@ log = logging.getLogger("headrace.fleet")
 
 LOOK_SECONDS = 15.0
 """Between two looks at the roles."""
-
-
-class Crew(Protocol):
-    """A fleet, as far as its pools are sized."""
-
-    @property
-    def replicas(self) -> Sequence[Replica]:
-        """All of them."""
-        ...
-
-    def set_role(self, name: str, role: Role) -> None:
-        """What a worker is for from now on."""
-        ...
-
-    async def stats(self, timeout: float = 1.0) -> dict[str, EngineStats]:
-        """Figures by replica."""
-        ...
 
 
 class Sizing:
