@@ -108,15 +108,15 @@ class Execution:
         for attempt in self.attempts:
             await attempt.close()
 
-    def report(self) -> RouteReport:
-        """For the answer's usage."""
+    def report(self, cost: float) -> RouteReport:
+        """For the answer's usage; `cost` is what all of it has cost."""
         first = self.spoken[0]
         return RouteReport(
             policy=self.route.rule.name,
             model=first.name,
             tier=first.member.tier,
             why=self.route.plan.why if first.name == self.route.plan.order[0] else self._why_not(first),
-            cost=whole_billionths(self.cost),
+            cost=whole_billionths(cost),
             attempts=self.tried,
             continued_by=[attempt.name for attempt in self.spoken[1:]],
         )
@@ -316,7 +316,9 @@ class Execution:
         return f"{self.route.plan.order[0]} was late; {attempt.name} was sooner"
 
     def _headers(self, attempt: Attempt) -> list[tuple[bytes, bytes]]:
-        report, more = self.report(), {"estimated_cost": money(attempt.candidate.cost)}
+        # While the answer is on its way, its tokens are not counted for headers that do not tell its cost.
+        report = self.report(self.cost if attempt.ended else 0.0)
+        more = {"estimated_cost": money(attempt.candidate.cost)}
         if attempt.ended:
             more["cost"] = money(report.cost)
         return report_headers(report, **more)

@@ -159,7 +159,8 @@ class Member(ABC):
 
     def most_input(self, need: Need) -> int:
         """Tokens that the prompt can have at most."""
-        return self.prompts.most(need)
+        most = self.prompts.most(need) + need.images * self.table.image_tokens
+        return most if self.context_length is None else min(most, need.prompts * self.context_length)
 
     def most_output(self, need: Need, input_tokens: int) -> int:
         """Tokens of each answer at most."""

@@ -8,6 +8,7 @@ from headrace.errors import RequestError
 from headrace.gateway.openai.requests import ChatMessage, ChatRequest, CompletionRequest
 from headrace.gateway.prompts import answer_tokens, split_prompts
 from headrace.gateway.remotes.abilities import abilities_needed, asks_logprobs
+from headrace.gateway.remotes.contents import images_in
 from headrace.routing.output_length import cues_of
 
 BYTES_PER_TOKEN = 4.0
@@ -36,6 +37,8 @@ class Need:
     """How many there are; each has a context of its own."""
     given_tokens: int = 0
     """Of prompts that came as tokens."""
+    images: int = 0
+    """How many there are; `size` does not hold them."""
 
     def tokens(self, bytes_per_token: float = BYTES_PER_TOKEN) -> int:
         """Of the prompt, estimated."""
@@ -54,7 +57,8 @@ def need_of(request: ChatRequest | CompletionRequest, *, one_model: bool = False
         pairs = zip(request.messages, texts, strict=True)
         users = [text for message, text in pairs if message.role == "user"]
         last = users[-1] if users else texts[-1]
-        return Need(last, size, len(texts), most, choices, abilities_needed(request), True, cues_of(last))
+        needed, images = abilities_needed(request), sum(1 for _ in images_in(request.messages))
+        return Need(last, size, len(texts), most, choices, needed, True, cues_of(last), images=images)
     prompts = split_prompts(request)
     plain = [prompt for prompt in prompts if isinstance(prompt, str)]
     given = sum(len(prompt) for prompt in prompts if not isinstance(prompt, str))

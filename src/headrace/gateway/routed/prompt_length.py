@@ -32,18 +32,20 @@ class PromptLength:
         """Tokens that its chat template adds besides those around each message, such as a system prompt."""
 
     def expected(self, need: Need) -> int:
-        """Tokens of the prompt, as far as can be told from its length."""
+        """Tokens of the prompt without its images, as far as can be told from its length."""
         return need.tokens(self._bytes_per_token) + (round(self._around) if need.chat else 0)
 
     def most(self, need: Need) -> int:
-        """Tokens that the prompt can have at most: one is a byte at least, as in digits and rare scripts."""
+        """Tokens that it can have at most: one is a byte at least, as in digits and rare scripts."""
         around = round(self._around) + need.messages * 16 + _MARGIN_TOKENS
         return need.size + need.given_tokens + around
 
     def observed(self, need: Need, tokens: int) -> None:
         """The model counted so many, at least one."""
+        if need.images:
+            return  # theirs are among them, nobody knows how many
         if need.size <= _MARGIN_TOKENS:
-            if need.chat and "vision" not in need.abilities:
+            if need.chat:
                 around = max(0.0, tokens - need.tokens(self._bytes_per_token))
                 self._around += _LEARNING_AROUND * (around - self._around)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
@@ -218,11 +219,15 @@ class RemoteAnswer(Answering):
         if self._first_at is None:
             self._first_at = time.monotonic()
             self._seat.first_token()
-            self._metrics.ttft.labels(self._model).observe(self._first_at - self._arrived)
+            asyncio.get_running_loop().call_soon(self._count_first)  # once the piece is on its way
         if piece[3] is not None:
             self._seat.finished()
             self._metrics.duration.labels(self._model).observe(time.monotonic() - self._arrived)
         return piece
+
+    def _count_first(self) -> None:
+        if self.ttft is not None:
+            self._metrics.ttft.labels(self._model).observe(self.ttft)
 
     def usage(self) -> Usage:
         return self._run.usage()

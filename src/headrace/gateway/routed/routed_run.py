@@ -56,7 +56,9 @@ class RoutedRun(Answering):
         runs = [attempt.running.run.usage() for attempt in self._execution.spoken if attempt.running]
         prompt, generated = runs[0].prompt_tokens, sum(usage.completion_tokens for usage in runs)
         details = runs[0].prompt_tokens_details
-        return Usage(prompt, generated, prompt + generated, details, self._execution.report())
+        return Usage(
+            prompt, generated, prompt + generated, details, self._execution.report(self._execution.cost)
+        )
 
     @property
     def ttft(self) -> float | None:
