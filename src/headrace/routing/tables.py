@@ -34,6 +34,8 @@ _NO_WORD = re.compile(r"Invalid enum value '(?P<word>.*)'", re.DOTALL)
 Price = Annotated[float, Meta(ge=0, le=1e9)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Count = Annotated[int, Meta(ge=1, le=2**40)]
+IMAGE_TOKENS = 50_000
+"""Of an image, at most: gpt-4o-mini bills 48169 for a large one, others a tenth of that or less."""
 AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
 
@@ -69,6 +71,8 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Default: as `input_price`."""
     output_price: Price | None = None
     max_output: Count | None = None
+    image_tokens: Annotated[int, Meta(ge=1, le=IMAGE_TOKENS)] = IMAGE_TOKENS
+    """Of an image there, at most."""
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
     concurrency: Count | None = None
@@ -85,7 +89,7 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 LOCAL_ONLY = ("cost_per_hour", "source", "replicas")
 REMOTE_ONLY = (
     "api", "upstream", "key_env", "input_price", "cached_input_price", "output_price", "max_output",
-    "requests_per_minute", "tokens_per_minute", "concurrency",
+    "image_tokens", "requests_per_minute", "tokens_per_minute", "concurrency",
     "connect_timeout", "first_token_timeout", "idle_timeout",
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.gateway.openai.answers import PromptTokensDetails, Usage
 from headrace.gateway.remotes.parts import Parts
+from headrace.routing.tables import IMAGE_TOKENS
 
 _CHARACTERS = 4
 """Of a token, on average."""
@@ -16,8 +17,6 @@ _SLACK = 64
 """Tokens that leave no text, for each choice and call."""
 _INPUT_SLACK = 4096
 """Tokens that a remote may put around a prompt: its own words about tools and formats."""
-IMAGE_TOKENS = 20_000
-"""Of an image, at most."""
 
 
 @dataclass(frozen=True, slots=True)
