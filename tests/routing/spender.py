@@ -1,7 +1,7 @@
 """A server's budgets under 50 clients, in a process of its own: spends until its budget is used up.
 
-Each line of its output is a request that is about to be settled. What a request may cost and does cost
-follows from its name.
+It says with an empty line that it is loaded, and begins when its input ends. Each further line of its output
+is a request that is about to be settled. What a request may cost and does cost follows from its name.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def costs(request: str) -> tuple[int, int]:
 
 def main(database: str, name: str, per_day: str) -> None:
     """Ends when every client has met the budget's end."""
+    print(flush=True)
+    sys.stdin.read()
     with Store(Path(database)) as store:
         budgets = Budgets(BudgetTable(per_day=float(per_day)), store)
 

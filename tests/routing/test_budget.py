@@ -162,14 +162,24 @@ def test_budgets_hold_exactly_under_fifty_clients_a_killed_server_and_a_restart(
 
     def server(name: str) -> subprocess.Popen[bytes]:
         words = [sys.executable, str(Path(__file__).with_name("spender.py")), str(path), name, str(budget)]
-        return subprocess.Popen(words, stdout=(tmp_path / name).open("wb"))
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=(tmp_path / name).open("wb"))
 
     def settled(name: str) -> list[str]:
         return (tmp_path / name).read_text(encoding="utf-8").split()
 
-    lives, dies = server("lives"), server("dies")
+    def begin(server: subprocess.Popen[bytes]) -> None:
+        assert server.stdin is not None
+        server.stdin.close()
+
+    # The budget lasts for two seconds: in these no program is loaded.
+    lives, dies, again = map(server, ("lives", "dies", "again"))
+    while not all((tmp_path / name).stat().st_size for name in ("lives", "dies", "again")):
+        time.sleep(0.01)
+    begin(lives)
+    begin(dies)
     with closing(connect(path)) as reading:
-        while not _spent(reading) or len(settled("dies")) < 50:
+        # Who opens the file later, closes what the dead one left open.
+        while not settled("lives") or len(settled("dies")) < 50:
             assert _spent(reading) <= budget * NANO
             assert dies.poll() is None
             time.sleep(0.01)
@@ -178,7 +188,7 @@ def test_budgets_hold_exactly_under_fifty_clients_a_killed_server_and_a_restart(
         left_open = dict(reading.execute("SELECT request, amount FROM reservations WHERE request LIKE 'd%'"))
         assert left_open
         assert all(amount == costs(request)[0] for request, amount in left_open.items())
-        again = server("again")
+        begin(again)
         assert (lives.wait(), again.wait()) == (0, 0)
         assert reading.execute("SELECT count(*) FROM reservations").fetchone() == (0,)
         done = [name for file in ("lives", "dies", "again") for name in settled(file)]
