@@ -72,8 +72,9 @@ def test_chances_are_calibrated() -> None:
 def test_the_next_model_is_not_asked_where_it_would_do_no_better() -> None:
     learnt = learn(*answers(2000))
     doubtful = 0.5
-    assert not learnt.accepts(told(doubtful, next_good=0.9), slack=0.1)
-    assert learnt.accepts(told(doubtful, next_good=0.1), slack=0.1)
+    hard, easy = told(doubtful, next_good=0.1), told(doubtful, next_good=0.9)
+    assert learnt.chance(easy) < learnt.next_chance(easy) - 0.1
+    assert learnt.chance(hard) >= learnt.next_chance(hard) - 0.1
     assert learnt.next_chance(told(doubtful, next_good=0.9)) > learnt.next_chance(
         told(doubtful, next_good=0.1)
     )

@@ -104,11 +104,6 @@ class Confidence:
     next: Curve
     answers: int
 
-    def accepts(self, told: Told, slack: float) -> bool:
-        """Whether the next model is likelier to answer well than this answer is good by `slack` at most."""
-        numbers = features(told)
-        return self.own.chance(numbers) >= self.next.chance(numbers) - slack
-
     def chance(self, told: Told) -> float:
         """That this answer is good."""
         return self.own.chance(features(told))

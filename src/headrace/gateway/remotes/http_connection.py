@@ -62,11 +62,6 @@ class HttpConnection(asyncio.Protocol):
         """Some of a response has come since `send`."""
         return self._header_bytes > 0
 
-    @property
-    def at_end(self) -> bool:
-        """The response has come in full."""
-        return self._complete
-
     def send(self, head: bytes, body: bytes) -> None:
         """Begins an exchange, after the last one has ended."""
         assert self._transport is not None
