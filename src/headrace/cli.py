@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -16,9 +15,20 @@ import click
 
 from headrace import __version__
 from headrace.config import ConfigFile, explain, options, unknown_variables
+from headrace.engine_options import ENGINE, SPECULATION, engine_settings
 from headrace.errors import HeadraceError
 
 _ELSEWHERE = {
+    "serve": (
+        "headrace.serve_cli",
+        "serve",
+        "Serve models over HTTP: the first one at once, others when they are asked for.",
+    ),
+    "worker": (
+        "headrace.serve_cli",
+        "worker",
+        "Run a worker for a server on another host, which was started with --listen-workers.",
+    ),
     "batch": ("headrace.batch.cli", "batch", "Answer a file of requests, by itself or by a server."),
     "bench": ("headrace.bench.cli", "bench", "Measure a model on this machine."),
     "prefix": ("headrace.prefix", "prefix", "See what prompts share in a running server's cache; pin it."),
@@ -30,16 +40,7 @@ _ELSEWHERE = {
 }
 """Verbs that are kept beside what they do: module, function, and the line in the list of verbs."""
 
-_CONNECTIONS = ("api_keys", "tls_cert", "tls_key", "cors_origin", "request_timeout", "write_timeout")
-_TOLD = ("log_format", "log_prompts", "otlp_endpoint")
-_OPERATORS = (*_CONNECTIONS, "max_connections", "max_bodies_mib", *_TOLD)
-_SCALING = ("min_workers", "max_workers", "worker_load", "scale_down_seconds")
-_CLUSTER = ("cluster", "ray_address", "ray_resources", *_SCALING)
-_JOINING = ("listen_workers", "worker_secret_file", "worker_heartbeat")
 _BENCHES = ("accuracy", "throughput", "prefix", "speculation", "serve", "step-model")
-_ENGINE = ("threads", "context_length", "cache_gib", "cache_tokens", "kv_dtype", "packed_cache")
-_TIERS = ("cache_disk_gib", "cache_dir")
-_SPECULATION = ("speculate", "draft_model", "draft_tokens")
 
 
 class _Verbs(click.Group):
@@ -119,126 +120,11 @@ def _database(file: ConfigFile, settings: dict[str, str]) -> str | None:
 
 
 @cli.command()
-@options("model", "host", "port", *_ENGINE, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
-@options(*_TIERS)
-@options("max_queue", "max_body_mib", "drain_seconds", "log_requests", "data_dir")
-@options("replicas", "prefill", "decode", "ttft_limit_ms", "tpot_limit_ms", *_JOINING, *_CLUSTER)
-@options("load_on_demand", "memory_gib", "keep_alive", "expose_prefixes")
-@options(*_OPERATORS)
-@click.pass_context
-def serve(
-    ctx: click.Context,
-    /,
-    model: str,
-    host: str,
-    port: int,
-    max_queue: int,
-    max_body_mib: int,
-    drain_seconds: float,
-    log_requests: bool,
-    replicas: str | None,
-    prefill: int,
-    decode: int,
-    ttft_limit_ms: float | None,
-    tpot_limit_ms: float | None,
-    listen_workers: str | None,
-    worker_secret_file: Path | None,
-    worker_heartbeat: float,
-    load_on_demand: bool,
-    memory_gib: float | None,
-    keep_alive: float,
-    data_dir: Path | None,
-    expose_prefixes: bool | None,
-    **engine: Any,
-) -> None:
-    """Serve models over HTTP: the first one at once, others when they are asked for."""
-    from headrace.cluster import ClusterSettings
-    from headrace.fleet import Shapes
-    from headrace.fleet.planner import Limits
-    from headrace.gateway.operating import OperatorSettings
-    from headrace.gateway.recruiting import WorkersPort
-    from headrace.gateway.serve import ServeSettings, serve_model
-    from headrace.worker.settings import WorkerSettings
-
-    operators = OperatorSettings(**{name: engine.pop(name) for name in _OPERATORS})
-    roles = prefill, decode
-    cluster = ClusterSettings.of(
-        worker_secret_file, replicas, roles, **{name: engine.pop(name) for name in _CLUSTER}
-    )
-    if cluster is not None:
-        replicas, prefill, decode = "0", 0, 0  # on this host
-        listen_workers = listen_workers or cluster.listen
-        worker_secret_file = cluster.secret_file()
-    models = [model] if Path(model).is_file() else [name.strip() for name in model.split(",")]
-    file = ctx.find_object(ConfigFile)
-    assert file is not None
-    fleet = file.fleet()
-    if fleet.models and ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT:
-        models = []
-    sources = [*models, *(table.source for table in fleet.models.values() if not table.remote), model]
-    settings = ServeSettings(
-        host=host,
-        port=port,
-        max_queue=max_queue,
-        max_body_mib=max_body_mib,
-        drain_seconds=drain_seconds,
-        log_requests=log_requests,
-        worker=WorkerSettings(**_engine_settings(model=sources[0], **engine)),
-        models=models,
-        fleet=fleet,
-        shapes=Shapes.parse(replicas, prefill, decode),
-        limits=Limits(*(None if ms is None else ms / 1e3 for ms in (ttft_limit_ms, tpot_limit_ms))),
-        workers=WorkersPort.of(listen_workers, worker_secret_file, worker_heartbeat),
-        cluster=cluster,
-        load_on_demand=load_on_demand,
-        memory_bytes=_bytes(memory_gib),
-        keep_alive=keep_alive,
-        operators=operators,
-        data_dir=data_dir,
-        expose_prefixes=expose_prefixes,
-    )
-    serve_model(settings, _tell)
-
-
-@cli.group(invoke_without_command=True)
-@options("join", "worker_secret_file", "model", "worker_name", "worker_role", "drain_seconds")
-@options(*_ENGINE, *_TIERS, "max_batch_tokens", "max_running", "prefix_cache", *_SPECULATION)
-@click.pass_context
-def worker(
-    ctx: click.Context,
-    /,
-    join: str | None,
-    worker_secret_file: Path | None,
-    worker_name: str | None,
-    worker_role: Any,
-    drain_seconds: float,
-    **engine: Any,
-) -> None:
-    """Run a worker for a server on another host, which was started with --listen-workers."""
-    if ctx.invoked_subcommand is not None:
-        return
-    from headrace.worker.join import JoinSettings, join_gateway
-    from headrace.worker.settings import WorkerSettings
-
-    logging.getLogger("headrace").setLevel(logging.INFO)
-    joining = JoinSettings.of(join, worker_secret_file, worker_name, worker_role, drain_seconds)
-    join_gateway(joining, WorkerSettings(**_engine_settings(**engine)))
-
-
-@worker.command()
-def secret() -> None:
-    """Make a secret, for a file that server and workers are given with --secret-file."""
-    from headrace.worker.secret import new_secret
-
-    click.echo(new_secret())
-
-
-@cli.command()
 @options("model")
 @click.option("--url", envvar="HEADRACE_URL", help="Talk to a running server instead of loading a model.")
 @click.option("--api-key", envvar="HEADRACE_API_KEY", help="Sent to the server as a bearer token.")
 @click.option("--system", help="What the model is told before the conversation.")
-@options("max_tokens", "temperature", "top_p", "seed", *_ENGINE, *_SPECULATION)
+@options("max_tokens", "temperature", "top_p", "seed", *ENGINE, *SPECULATION)
 @click.pass_context
 def chat(
     ctx: click.Context,
@@ -263,13 +149,13 @@ def chat(
         return
     from headrace.llm import LLM
 
-    with LLM(**_engine_settings(model=model, **engine)) as llm:
+    with LLM(**engine_settings(model=model, **engine)) as llm:
         converse(LocalModel(llm, model, answering), system)
 
 
 @cli.command()
 @click.argument("prompt")
-@options("model", "max_tokens", "temperature", "top_p", "seed", *_ENGINE, *_SPECULATION)
+@options("model", "max_tokens", "temperature", "top_p", "seed", *ENGINE, *SPECULATION)
 def generate(
     prompt: str,
     max_tokens: int,
@@ -282,7 +168,7 @@ def generate(
     from headrace.llm import LLM
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    with LLM(**_engine_settings(**engine)) as llm:
+    with LLM(**engine_settings(**engine)) as llm:
         for piece in llm.stream(text, **_answering(max_tokens, temperature, top_p, seed)):
             click.echo(piece, nl=False)
     click.echo()
@@ -335,20 +221,6 @@ def new_key(name: str) -> None:
     _tell(f"the key of {name}, shown this once: {made}")
     quoted = name if name.replace("-", "_").isidentifier() else f'"{name}"'
     click.echo(f'[keys.{quoted}]\nhash = "{stored}"')
-
-
-def _engine_settings(
-    cache_gib: float | None, cache_disk_gib: float = 0.0, cache_dir: Path | None = None, **settings: Any
-) -> dict[str, Any]:
-    """WorkerSettings' fields from the command line's."""
-    if cache_disk_gib:
-        settings["cache_disk_bytes"] = _bytes(cache_disk_gib)
-        settings["cache_dir"] = None if cache_dir is None else str(cache_dir.absolute())
-    return settings | {"cache_bytes": _bytes(cache_gib)}
-
-
-def _bytes(gib: float | None) -> int | None:
-    return None if gib is None else math.ceil(gib * 2**30)
 
 
 def _answering(
