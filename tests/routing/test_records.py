@@ -47,8 +47,12 @@ def test_a_preference_scores_the_winner_and_the_loser(tmp_path: Path) -> None:
     [
         ("prompt,a\n", "holds no records"),
         ("question,a\nx,1\n", "no column `prompt`"),
-        ("prompt,a\nx,1\ny,7\n", "record 2: the score 7"),
-        ("prompt,a\nx,1\ny,good\n", "record 2: 'good' is no score"),
+        ("prompt,a\nx,1\ny,7\n", "record 2: a is '7', which is no score"),
+        ("prompt,a\nx,1\ny,good\n", "record 2: a is 'good', which is no score"),
+        ("prompt,a\nx,1\nwell, y,1\n", "line 3 has more fields than the 2"),
+        ("question,a\nwell, y,1\n", "line 2 has more fields than the 2"),
+        ("prompt,model,score\nx,a,1\ny,,1\n", "record 2: the model is no text"),
+        ("prompt,winner,loser\nx,a,b\ny,a\n", "record 2: the loser is no text"),
         ("prompt,a\nx,text\n", "no column holds scores"),
     ],
 )
@@ -56,6 +60,38 @@ def test_broken_records_are_refused_by_file_and_line(tmp_path: Path, text: str, 
     path = written(tmp_path, "broken.csv", text)
     with pytest.raises(ConfigError, match=f"broken.csv: .*{told}"):
         read_records(path)
+
+
+def test_a_model_whose_first_score_is_not_known_is_one(tmp_path: Path) -> None:
+    table = written(tmp_path, "wide.csv", "prompt,a,b,note\nx,1,,\ny,0,1,\n")
+    lines = written(tmp_path, "wide.jsonl", '{"prompt": "x", "a": 1}\n{"prompt": "y", "a": 0, "b": NaN}\n'
+                    '{"prompt": "z", "b": 1}\n')  # fmt: skip
+    assert read_records(table).models == ("a", "b")
+    records = read_records(lines, ["a", "b"])
+    np.testing.assert_array_equal(records.scores, [[1, np.nan], [0, np.nan], [np.nan, 1]])
+
+
+def test_a_spreadsheets_marks_are_no_part_of_names(tmp_path: Path) -> None:
+    assert read_records(written(tmp_path, "wide.csv", "\ufeffprompt, a, b,\r\nx, 1, 0,\r\n")).models == (
+        "a",
+        "b",
+    )
+    assert read_records(written(tmp_path, "a.jsonl", '\ufeff{"prompt": "x", "a": 1}\r\n')).models == ("a",)
+
+
+def test_what_lacks_a_field_is_refused_by_its_record(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "a.jsonl", '{"prompt": "x", "model": "a", "score": 1}\n{"prompt": "y", "score": 1}'
+    )
+    with pytest.raises(ConfigError, match="record 2: the model is no text"):
+        read_records(path)
+
+
+def test_a_model_is_named_once(tmp_path: Path) -> None:
+    path = written(tmp_path, "wide.csv", "prompt,a,b\nx,1,0\n")
+    for models in (["a", "b", "a"], []):
+        with pytest.raises(ConfigError, match="expected models that differ"):
+            read_records(path, models)
 
 
 def test_an_unknown_model_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,31 +49,44 @@ def read_records(path: Path, models: Sequence[str] | None = None) -> Records:
     A table has a column `prompt` and one for each model, or the columns `prompt`, `model` and `score`, or
     `prompt`, `winner` and `loser` (and perhaps `tie`). A score is a number between 0 and 1, or true or false;
     an empty field is an answer that is not known. `models` chooses columns and their order; without it, every
-    column whose first field is a score is a model.
+    column whose first field that is not empty is a score is a model.
     Raises ConfigError, which names the file and the line.
     """
     rows = list(_rows(path))
     if not rows:
         raise ConfigError(f"{path}: holds no records")
-    columns = rows[0].keys()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     if "prompt" not in columns:
         raise ConfigError(f"{path}: has no column `prompt`; it has {', '.join(columns)}")
-    if {"model", "score"} <= columns:
-        read = _long(path, ((row["prompt"], row["model"], row["score"]) for row in rows))
-    elif {"winner", "loser"} <= columns:
-        read = _long(path, (part for row in rows for part in _preference(row)))
+    if models is not None and (not models or len(set(models)) < len(models)):
+        raise ConfigError(f"expected models that differ, not {', '.join(models) or 'none'}")
+    if {"model", "score"} <= set(columns):
+        read = _long(path, rows, _scored)
+    elif {"winner", "loser"} <= set(columns):
+        read = _long(path, rows, _preference)
     else:
-        return _wide(path, rows, models)
+        return _wide(path, rows, columns, models)
     return read if models is None else _chosen(path, read, models)
 
 
 def _rows(path: Path) -> Iterable[dict[str, Any]]:
-    if Path(path.stem if path.suffix == ".gz" else path.name).suffix in (".jsonl", ".ndjson"):
+    if Path(path.stem if path.suffix == ".gz" else path.name).suffix in (".jsonl", ".ndjson", ".json"):
         for number, line in lines_of(path):
             yield _json_row(path, number, line)
         return
     csv.field_size_limit(2**30)
-    yield from csv.DictReader(io.StringIO(_text_of(path), newline=""))
+    table = csv.reader(io.StringIO(_text_of(path), newline=""))
+    try:
+        names = [name.strip() for name in next(table, [])]
+        for row in filter(None, table):
+            if any(row[len(names) :]):
+                raise ConfigError(
+                    f"{path}: line {table.line_num} has more fields than the {len(names)} that the first one "
+                    "names; a text with commas needs quotes around it"
+                )
+            yield dict(zip(names, row, strict=False))
+    except csv.Error as error:
+        raise ConfigError(f"{path}: line {table.line_num}: {error}") from None
 
 
 def lines_of(path: Path) -> Iterable[tuple[int, str]]:
@@ -85,8 +99,8 @@ def lines_of(path: Path) -> Iterable[tuple[int, str]]:
 def _text_of(path: Path) -> str:
     try:
         content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
@@ -100,39 +114,54 @@ def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def _wide(path: Path, rows: list[dict[str, Any]], models: Sequence[str] | None) -> Records:
+def _wide(
+    path: Path, rows: list[dict[str, Any]], columns: list[str], models: Sequence[str] | None
+) -> Records:
     if models is None:
-        models = [name for name in rows[0] if name != "prompt" and _is_score(rows[0][name])]
+        models = [name for name in columns if name != "prompt" and _holds_scores(rows, name)]
     for name in models:
-        if name not in rows[0]:
-            raise ConfigError(f"{path}: has no column {name!r}; it has {', '.join(rows[0])}")
+        if name not in columns:
+            raise ConfigError(f"{path}: has no column {name!r}; it has {', '.join(columns)}")
     if not models:
         raise ConfigError(f"{path}: no column holds scores between 0 and 1")
-    scores = [[_score(path, number, row.get(name)) for name in models] for number, row in enumerate(rows, 1)]
-    prompts = [_prompt(path, number, row.get("prompt")) for number, row in enumerate(rows, 1)]
+    scores = [
+        [_score(path, number, name, row.get(name)) for name in models] for number, row in enumerate(rows, 1)
+    ]
+    prompts = [_text(path, number, "prompt", row) for number, row in enumerate(rows, 1)]
     return Records(tuple(prompts), tuple(models), np.array(scores, np.float64))
 
 
-def _long(path: Path, triples: Iterable[tuple[Any, Any, Any]]) -> Records:
+_Scores = list[tuple[str, Any]]
+
+
+def _long(
+    path: Path, rows: list[dict[str, Any]], scores_of: Callable[[Path, int, dict[str, Any]], _Scores]
+) -> Records:
     """One row for each prompt; of several scores of a model for it, the mean."""
     sums: dict[str, dict[str, list[float]]] = {}
     names: dict[str, None] = {}
-    for number, (prompt, model, score) in enumerate(triples, 1):
-        value = _score(path, number, score)
-        names[str(model)] = None
-        if not np.isnan(value):
-            sums.setdefault(_prompt(path, number, prompt), {}).setdefault(str(model), []).append(value)
+    for number, row in enumerate(rows, 1):
+        for model, score in scores_of(path, number, row):
+            value = _score(path, number, "score", score)
+            names[model] = None
+            if not np.isnan(value):
+                of_prompt = sums.setdefault(_text(path, number, "prompt", row), {})
+                of_prompt.setdefault(model, []).append(value)
     scores = [[float(np.mean(of[name])) if name in of else np.nan for name in names] for of in sums.values()]
     if not scores:
         raise ConfigError(f"{path}: holds no scores")
     return Records(tuple(sums), tuple(names), np.array(scores, np.float64))
 
 
-def _preference(row: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
+def _scored(path: Path, number: int, row: dict[str, Any]) -> _Scores:
+    return [(_text(path, number, "model", row), row.get("score"))]
+
+
+def _preference(path: Path, number: int, row: dict[str, Any]) -> _Scores:
     """A preference as two scores: 1 for the winner, 0 for the loser; with a true `tie`, a half for both."""
     tied = str(row.get("tie") or "").lower() in ("true", "1", "yes")
     won, lost = (0.5, 0.5) if tied else (1.0, 0.0)
-    return [(row["prompt"], row["winner"], won), (row["prompt"], row["loser"], lost)]
+    return [(_text(path, number, "winner", row), won), (_text(path, number, "loser", row), lost)]
 
 
 def _chosen(path: Path, read: Records, models: Sequence[str]) -> Records:
@@ -144,29 +173,33 @@ def _chosen(path: Path, read: Records, models: Sequence[str]) -> Records:
     return Records(read.prompts, tuple(models), scores).take(known)
 
 
-def _prompt(path: Path, number: int, value: Any) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{path}: record {number}: the prompt is no text")
+def _text(path: Path, number: int, column: str, row: dict[str, Any]) -> str:
+    value = row.get(column)
+    if not isinstance(value, str) or (not value and column != "prompt"):
+        raise ConfigError(f"{path}: record {number}: the {column} is no text")
     return value
 
 
-def _is_score(value: Any) -> bool:
+def _holds_scores(rows: list[dict[str, Any]], name: str) -> bool:
+    first = next((row[name] for row in rows if row.get(name) not in (None, "")), None)
     try:
-        return not np.isnan(_score(Path(), 0, value))
+        return not np.isnan(_score(Path(), 0, name, first))
     except ConfigError:
         return False
 
 
-def _score(path: Path, number: int, value: Any) -> float:
+def _score(path: Path, number: int, column: str, value: Any) -> float:
     if value is None or value == "":
         return float("nan")
     words = {"true": 1.0, "false": 0.0}
     try:
         score = words[str(value).lower()] if str(value).lower() in words else float(value)
     except (TypeError, ValueError):
-        raise ConfigError(f"{path}: record {number}: {value!r} is no score") from None
-    if not 0 <= score <= 1:
-        raise ConfigError(f"{path}: record {number}: the score {value} is not between 0 and 1")
+        score = float("inf")
+    if score < 0 or score > 1:
+        raise ConfigError(
+            f"{path}: record {number}: {column} is {value!r:.60}, which is no score between 0 and 1"
+        )
     return score
 
 
