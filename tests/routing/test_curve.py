@@ -36,6 +36,13 @@ def test_a_prompt_of_weight_two_counts_as_two() -> None:
     assert weighted.apgr == pytest.approx(Ranking.of(*twice).recovery().apgr)
 
 
+def test_draws_without_a_gap_are_left_out_of_the_bounds() -> None:
+    ranking = Ranking.of(np.array([3.0, 2, 1]), np.array([0.0, 1, 0]), np.array([1.0, 0, 1]))
+    assert np.isnan(ranking.recovery(np.array([0.0, 3, 0])).apgr)
+    low, high = interval([(ranking, np.arange(3))], 3)
+    assert np.isfinite([low.apgr, high.apgr]).all()
+
+
 def test_bounds_lie_around_the_mean() -> None:
     draw = np.random.default_rng(0)
     weak, strong = (draw.random(500) < 0.6).astype(float), (draw.random(500) < 0.8).astype(float)

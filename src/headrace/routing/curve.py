@@ -40,13 +40,17 @@ class Ranking:
         return Ranking(order, ties, (strong - weak)[order])
 
     def recovery(self, weights: Floats | None = None) -> Recovery:
-        """APGR, CPT(50%) and CPT(80%); each prompt counts `weights` times, (N,), or once."""
+        """APGR, CPT(50%) and CPT(80%); each prompt counts `weights` times, (N,), or once.
+
+        All are NaN where there is no gap, as the strong model is not the better one.
+        """
         often = np.ones(len(self.order)) if weights is None else weights[self.order]
         amounts = np.bincount(self.ties, often)
         means = np.bincount(self.ties, often * self.gains) / np.maximum(amounts, 1e-300)
-        share = np.concatenate(([0.0], np.cumsum(often))) / often.sum()
         gained = np.concatenate(([0.0], np.cumsum(often * means[self.ties])))
-        assert gained[-1] > 0, "the strong model must be the better one"
+        if gained[-1] <= 0:
+            return Recovery(np.nan, np.nan, np.nan)
+        share = np.concatenate(([0.0], np.cumsum(often))) / often.sum()
         gap = gained / gained[-1]
         area = float(((gap[:-1] + gap[1:]) / 2 * np.diff(share)).sum())
         return Recovery(area, float(share[np.argmax(gap >= 0.5)]), float(share[np.argmax(gap >= 0.8)]))
@@ -58,7 +62,7 @@ def interval(
     """Bounds of the means over seeds, 95% bootstrap: seeds and questions are drawn with replacement.
 
     Each ranking comes with the question that each of its prompts is, (N,), so that a question drawn twice is
-    so for every seed.
+    so for every seed. Draws of so few questions that there is no gap are left out.
     """
     draw = np.random.default_rng(0)
     means = []
@@ -67,5 +71,5 @@ def interval(
         seeds = draw.integers(len(rankings), size=len(rankings))
         parts = [rankings[seed] for seed in seeds]
         means.append(np.mean([astuple(ranking.recovery(often[of])) for ranking, of in parts], axis=0))
-    low, high = np.quantile(means, [0.025, 0.975], axis=0).tolist()
+    low, high = np.nanquantile(means, [0.025, 0.975], axis=0).tolist()
     return Recovery(*low), Recovery(*high)

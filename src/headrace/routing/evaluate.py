@@ -80,9 +80,13 @@ def evaluate(made: Sequence[Trial], clock: Callable[[], float]) -> Evaluation:
 
 
 def _ranking(trial: Trial) -> tuple[Ranking, NDArray[np.intp]]:
-    known = np.flatnonzero(~np.isnan(trial.test.scores).any(axis=1))
-    scores, good = trial.test.scores[known], trial.good[known]
     best = trial.router.models.index(trial.router.best)
+    known = np.flatnonzero(~np.isnan(trial.test.scores[:, [0, best]]).any(axis=1))
+    scores, good = trial.test.scores[known], trial.good[known]
+    if not len(known):
+        raise ConfigError(
+            f"no prompt to test with has scores of both {trial.router.models[0]} and {trial.router.best}"
+        )
     if best == 0 or scores[:, best].mean() <= scores[:, 0].mean():
         raise ConfigError(f"{trial.router.models[0]}, named first as the cheapest, is also the best: no gap")
     return Ranking.of(good[:, best] - good[:, 0], scores[:, 0], scores[:, best]), trial.questions[known]
