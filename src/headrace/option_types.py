@@ -38,7 +38,7 @@ _Bounds = click.IntRange | click.FloatRange
 
 
 def _within(number: float, bounds: _Bounds) -> bool:
-    if bounds.max is not None and number > bounds.max:
+    if bounds.max is not None and (number > bounds.max or (number == bounds.max and bounds.max_open)):
         return False
     return bounds.min is None or number > bounds.min or (number == bounds.min and not bounds.min_open)
 
@@ -53,5 +53,5 @@ def _words(bounds: _Bounds) -> str:
     if bounds.max is None:
         return f" above {bounds.min:g}" if bounds.min_open else f" of at least {bounds.min:g}"
     if bounds.min_open:
-        return f" above {bounds.min:g} and up to {bounds.max:g}"
+        return f" above {bounds.min:g} and {'below' if bounds.max_open else 'up to'} {bounds.max:g}"
     return f" from {bounds.min} to {bounds.max}"

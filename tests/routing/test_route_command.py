@@ -67,7 +67,7 @@ def test_an_evaluation_takes_records_to_test_with(tmp_path: Path) -> None:
     ("models", "told"),
     [
         ("large,small", "is also the best"),
-        ("small", "two models or more"),
+        ("small", "two models or more, not of small only"),
         ("small,huge", "no column 'huge'"),
     ],
 )
@@ -77,3 +77,36 @@ def test_models_that_leave_nothing_to_measure_are_refused(tmp_path: Path, models
         route, ["evaluate", data, "--models", models, "--labels", "100", "--seeds", "1"]
     )
     assert told in str(result.exception)
+
+
+def test_an_evaluation_of_preferences_needs_both_models_beside_one_another(tmp_path: Path) -> None:
+    data = tmp_path / "pairs.csv"
+    pairs = [f"question {number},{'large,small' if number % 3 else 'small,large'}" for number in range(120)]
+    data.write_text("\n".join(["prompt,winner,loser", *pairs]))
+    words = ("evaluate", str(data), "--models", "small,large", "--labels", "60", "--seeds", "1", "--json")
+    assert json.loads(called(*words))["cpt_50"] > 0
+    halves = ("large,middling", "middling,small")
+    lines = [f"question {number},{halves[number % 2]}" for number in range(120)]
+    data.write_text("\n".join(["prompt,winner,loser", *lines]))
+    result = CliRunner().invoke(route, [*words[:3], "small,middling,large", *words[4:]])
+    assert "no prompt to test with has scores of both small and large" in str(result.exception)
+
+
+def test_a_router_of_one_model_is_not_learnt(tmp_path: Path) -> None:
+    data = tmp_path / "a.csv"
+    data.write_text("prompt,a,b\nx,1,\n")
+    result = CliRunner().invoke(route, ["train", str(data), "-o", str(tmp_path / "router.npz")])
+    assert "two models or more, not of a only" in str(result.exception)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    data, nowhere = table(tmp_path / "a.csv", questions(60)), str(tmp_path / "no" / "router.npz")
+    result = CliRunner().invoke(route, ["train", data, "-o", nowhere])
+    assert f"{nowhere}: cannot be written: No such file" in str(result.exception)
+
+
+def test_a_promise_is_of_less_than_all(tmp_path: Path) -> None:
+    router = tmp_path / "router.npz"
+    router.touch()
+    result = CliRunner().invoke(route, ["calibrate", str(router), str(router), "--quality", "1"])
+    assert "expected a number above 0 and below 1, not '1'" in result.output

@@ -34,7 +34,10 @@ class _About(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def save(router: Router, path: Path) -> None:
-    """Writes a router. The large arrays are rounded to half precision, which moves no estimate by 0.001."""
+    """Writes a router. The large arrays are rounded to half precision, which moves no estimate by 0.001.
+
+    Raises ConfigError where the file cannot be written.
+    """
     estimator = router.estimator
     about = msgspec.json.encode(_About(FORMAT, list(router.models), list(router.promises)))
     arrays = {name: getattr(estimator, name) for name in _shapes(0, 0, 0)}
@@ -47,7 +50,10 @@ def save(router: Router, path: Path) -> None:
         arrays[name] = arrays[name].astype(np.float16)
     content = io.BytesIO()
     np.savez_compressed(content, about=np.frombuffer(about, np.uint8), **arrays)
-    path.write_bytes(content.getvalue())
+    try:
+        path.write_bytes(content.getvalue())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def load(path: Path) -> Router:

@@ -23,7 +23,7 @@ from headrace.routing.evaluate import evaluate as evaluate_trials
 from headrace.routing.evaluate import trials
 from headrace.routing.picture import page
 from headrace.routing.promises import keep
-from headrace.routing.records import read_records
+from headrace.routing.records import Records, read_records
 from headrace.routing.report import kept_records, measure
 from headrace.routing.report_text import tables
 from headrace.routing.router import Router
@@ -61,7 +61,7 @@ def route() -> None:
 @click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Of what is drawn.")
 def train(data: Path, output: Path, models: str | None, seed: int) -> None:
     """Learn a router from DATA, and write it to a file."""
-    records = read_records(data, _names(models))
+    records = _comparable(data, models)
     artefact.save(Router(learn(records, seed)), output)
     click.echo(f"{output}: {', '.join(records.models)}, from {len(records)} records")
 
@@ -119,7 +119,8 @@ def confidence(answers: Path, output: Path, models: str) -> None:
     if len(names) < 2:
         raise ConfigError("--models: a cascade has two models or more")
     learnt = learn_confidences(read_answers(answers), names)
-    output.write_bytes(msgspec.json.encode(learnt))
+    with _written(output) as file:
+        file.write(msgspec.json.encode(learnt).decode())
     for name, each in learnt.items():
         click.echo(f"{output}: {name}, from {each.answers} answers")
 
@@ -147,9 +148,7 @@ def evaluate(
     recovered, on average over all shares of calls of the best one; CPT the
     share of such calls that recovers 50% and 80%, as RouteLLM defines them.
     """
-    records = read_records(data, _names(models))
-    if len(records.models) < 2:
-        raise ConfigError("a router needs records of two models or more: name them with --models")
+    records = _comparable(data, models)
     other = None if test is None else read_records(test, records.models)
     made = trials(records, labels, seeds, other, lambda line: click.echo(line, err=True))
     measured = evaluate_trials(made, time.perf_counter)
@@ -209,6 +208,16 @@ def export(database: Path | None, output: Path, feedback: bool) -> None:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
             count += 1
     click.echo(f"{output}: {count} scores" + ("" if count else "; are prompts kept, and answers scored?"))
+
+
+def _comparable(data: Path, models: str | None) -> Records:
+    """The records of DATA. Raises ConfigError where they are of one model only."""
+    records = read_records(data, _names(models))
+    if len(records.models) < 2:
+        raise ConfigError(
+            f"{data}: a router needs scores of two models or more, not of {records.models[0]} only"
+        )
+    return records
 
 
 @contextmanager
