@@ -32,7 +32,7 @@ def called(*words: str) -> str:
 
 def test_a_router_is_trained_then_calibrated(tmp_path: Path) -> None:
     router = str(tmp_path / "router.npz")
-    assert "small, large, from 300 records" in called(
+    assert "small, large, the cheapest first, from 300 records" in called(
         "train", table(tmp_path / "a.csv", questions(300)), "-o", router
     )
     held_out = table(tmp_path / "b.csv", questions(1500, seed=1))

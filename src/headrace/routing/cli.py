@@ -63,7 +63,7 @@ def train(data: Path, output: Path, models: str | None, seed: int) -> None:
     """Learn a router from DATA, and write it to a file."""
     records = _comparable(data, models)
     artefact.save(Router(learn(records, seed)), output)
-    click.echo(f"{output}: {', '.join(records.models)}, from {len(records)} records")
+    click.echo(f"{output}: {', '.join(records.models)}, the cheapest first, from {len(records)} records")
 
 
 @route.command()
