@@ -29,6 +29,7 @@ from gateway.routed.fleet import (
     text_of,
     usage_of,
 )
+from headrace.gateway.admission import Seat
 
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 EVERY_DIALECT = pytest.mark.parametrize("dialect", DIALECTS)
@@ -331,3 +332,19 @@ def test_spend_that_cannot_be_written_matters_where_a_budget_binds(
             assert not fleet.upstreams["far"].exchanges
         else:
             assert answer.status_code == 200
+
+
+def test_an_attempt_that_failed_does_not_count_as_a_complete_answer(tmp_path: Path) -> None:
+    """Else the length that it did not reach would be taken for what answers usually have."""
+    complete: list[bool] = []
+    models = {"far": far(refusing(500)), "near": here(cost_per_hour=DEAR)}
+    with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        leave = fleet.gateway.admission.leave
+
+        def noted(seat: Seat, **how: bool) -> None:
+            complete.append(how["complete"])
+            leave(seat, **how)
+
+        fleet.gateway.admission.leave = noted  # type: ignore[method-assign]
+        assert fleet.chat().status_code == 200
+        assert complete == [False, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections import deque
@@ -148,7 +149,9 @@ class Attempt:
                 now,
             )
         try:
-            await self._stack.aclose()
+            # Who had let it in is to know that it was cut short: its length says nothing then.
+            cut = error if error is not None or self.ended else asyncio.CancelledError()
+            await self._stack.__aexit__(None if cut is None else type(cut), cut, None)
         finally:
             self._accounts.settle(self.number, self.cost)
 
