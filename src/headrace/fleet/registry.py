@@ -13,6 +13,7 @@ from headrace.fleet.channel import Channel
 from headrace.fleet.crew import Crew
 from headrace.fleet.endpoint import Endpoint
 from headrace.fleet.joined import JoinedReplica
+from headrace.fleet.state import ReplicaHealth
 from headrace.worker.messages import (
     PROTOCOL_VERSION,
     Hello,
@@ -51,6 +52,10 @@ class Registry:
     def address(self) -> str:
         """HOST:PORT where workers connect."""
         return self._channel.address.removeprefix("tcp://")
+
+    def health(self) -> list[ReplicaHealth]:
+        """Every worker's state, in a fleet or not."""
+        return [replica.health() for replica in self._replicas.values()]
 
     def attach(self, model: str, fleet: Crew) -> None:
         """Gives the fleet all workers of its model, now and later."""

@@ -10,6 +10,7 @@ import shlex
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,20 +21,19 @@ from headrace.errors import ConfigError, RequestError
 from headrace.fleet import Shapes
 from headrace.fleet.planner import Limits
 from headrace.gateway.admission import Admission
+from headrace.gateway.awaiting import awaiting_workers
 from headrace.gateway.batches.endpoints import batch_endpoints
 from headrace.gateway.batches.service import Batches
 from headrace.gateway.bodies import Bodies
-from headrace.gateway.callers import Callers
 from headrace.gateway.catalogue import KEEP_ALIVE_SECONDS, Budget, Catalogue
 from headrace.gateway.clustering import plan_workers, scaled_cluster
 from headrace.gateway.loading import ModelLoader
 from headrace.gateway.operating import OperatorSettings
 from headrace.gateway.prompter import ModelPrompter
 from headrace.gateway.recruiting import WorkersPort, open_port
-from headrace.gateway.request_log import Observer
 from headrace.gateway.routed.opened import check_tables, opened_routes
 from headrace.gateway.routed.speed_test import speeds_tested
-from headrace.gateway.server import ServerOptions, listen, serve
+from headrace.gateway.server import Door, listen, serve
 from headrace.gateway.state import Gateway
 from headrace.gateway.waiting_room import Capacity
 from headrace.models.local import LocalFile, local_file
@@ -102,7 +102,7 @@ def serve_model(settings: ServeSettings, tell: Callable[[str], None]) -> None:
             resolve_to_run(settings.worker.draft_model)
         if named:
             tell(f"loading {', '.join(file.name for file in _at_once(settings, named))}")
-        uvloop.run(_serve(settings, named, sock, tell, callers, options, observers))
+        uvloop.run(_serve(settings, named, Door(sock, options, callers, observers), tell))
 
 
 def _named(settings: ServeSettings) -> list[LocalFile]:
@@ -124,27 +124,41 @@ def _at_once(settings: ServeSettings, named: Sequence[LocalFile]) -> Sequence[Lo
     return [file for i, file in enumerate(named) if not i or file.name in settings.fleet.models]
 
 
+def _shapes(settings: ServeSettings) -> Shapes:
+    """Replicas of each model, those of the fleet's tables included."""
+    shapes = settings.shapes
+    for name, table in settings.fleet.models.items():
+        if table.replicas is not None:
+            shapes = shapes.with_model(name, table.replicas)
+    return shapes
+
+
 @contextlib.asynccontextmanager
 async def _catalogue(
-    settings: ServeSettings, named: Sequence[LocalFile], admission: Admission, tell: Callable[[str], None]
+    settings: ServeSettings,
+    named: Sequence[LocalFile],
+    door: Door,
+    admission: Admission,
+    tell: Callable[[str], None],
 ) -> AsyncIterator[Catalogue]:
     """With the first model loaded. Why it cannot be is told in words for the user, not for a client.
 
+    Clients are answered meanwhile where it has no workers of its own, and may wait long for one that joins.
     Memory is counted where there can be more than one model, or where its size is given.
     """
     memory = settings.memory_bytes
     if memory is None and (settings.load_on_demand or len(named) > 1):
         memory = free_memory()
-    shapes = settings.shapes
-    for name, table in settings.fleet.models.items():
-        if table.replicas is not None:
-            shapes = shapes.with_model(name, table.replicas)
-    waits = bool(named) and not shapes.of(named[0].name).count
-    if waits and settings.workers is None:
+    shapes, at_once = _shapes(settings), [file.name for file in _at_once(settings, named)]
+    joining = [name for name in at_once if not shapes.of(name).count]
+    if joining and settings.workers is None:
         raise ConfigError("without replicas of its own (--replicas 0) the server needs --listen-workers")
 
     def served() -> list[str]:
         return [file.name for file in catalogue.available()]
+
+    def awaited() -> list[str]:
+        return [name for name in joining if name not in catalogue.loaded_models]
 
     async with open_port(settings.workers, served, tell) as registry:
         loader = ModelLoader(
@@ -156,14 +170,13 @@ async def _catalogue(
         )
         budget = Budget(memory, settings.keep_alive, settings.drain_seconds)
         catalogue = Catalogue(
-            loader,
-            named,
-            at_once=[file.name for file in _at_once(settings, named)],
-            on_demand=settings.load_on_demand,
-            budget=budget,
+            loader, named, at_once=at_once, on_demand=settings.load_on_demand, budget=budget
         )
-        if waits:
-            tell(f"waiting for a worker that joins with {named[0].name}")
+        meanwhile: AbstractAsyncContextManager[None] = contextlib.nullcontext()
+        if joining:
+            assert registry is not None
+            tell(f"waiting for a worker that joins with {' and '.join(joining)}")
+            meanwhile = awaiting_workers(door, awaited, registry.health)
         async with contextlib.AsyncExitStack() as stack:
             if settings.cluster is not None and registry is not None:
                 drain = settings.drain_seconds
@@ -171,32 +184,28 @@ async def _catalogue(
                 cluster = scaled_cluster(plan, settings.cluster, catalogue, admission, tell)
                 await stack.enter_async_context(cluster)
             try:
-                yield await stack.enter_async_context(catalogue)
+                async with meanwhile:
+                    await stack.enter_async_context(catalogue)
+                yield catalogue
             except RequestError as error:
                 raise error.__cause__ or error from None
 
 
 async def _serve(
-    settings: ServeSettings,
-    named: Sequence[LocalFile],
-    sock: socket.socket,
-    tell: Callable[[str], None],
-    callers: Callers,
-    options: ServerOptions,
-    observers: Sequence[Observer],
+    settings: ServeSettings, named: Sequence[LocalFile], door: Door, tell: Callable[[str], None]
 ) -> None:
     began = time.monotonic()
     capacity = Capacity.of_engine(settings.worker.max_running, settings.worker.max_batch_tokens)
     admission = Admission(settings.max_queue, capacity)
-    async with _catalogue(settings, named, admission, tell) as catalogue:
+    async with _catalogue(settings, named, door, admission, tell) as catalogue:
         gateway = Gateway(
             catalogue.loaded_models,
             admission,
             settings.max_body_mib * 2**20,
             bodies=Bodies(settings.operators.max_bodies_mib * 2**20),
-            callers=callers,
+            callers=door.callers,
             request_timeout=settings.operators.request_timeout,
-            observers=observers,
+            observers=door.observers,
             expose_prefixes=settings.expose_prefixes,
         )
         gateway.catalogue = catalogue
@@ -207,7 +216,7 @@ async def _serve(
             gateway.admission,
             gateway.callers,
         )
-        url = _url(sock, "http" if options.tls is None else "https")
+        url = _url(door.sock, "http" if door.options.tls is None else "https")
         workers = {r.name: r.fleet.workers for r in catalogue.residents() if r.fleet is not None}
 
         def ready() -> None:
@@ -227,7 +236,7 @@ async def _serve(
                 tell(f"loaded when asked for: {', '.join(others)}")
             routed = [] if gateway.router is None else gateway.router.names()
             name, chats = _first_to_ask(catalogue, routed)
-            sample = _sample(url, name, chats, callers.open)
+            sample = _sample(url, name, chats, door.callers.open)
             served = ", ".join([*workers, *routed])
             tell(f"serving {served} on {url}; Ctrl-C ends it. Try:\n\n  {sample}\n")
 
@@ -242,9 +251,9 @@ async def _serve(
         async with gateway.batches, routes as router, speeds_tested(gateway, router):
             await serve(
                 gateway,
-                sock,
+                door.sock,
                 drain_seconds=settings.drain_seconds,
-                options=options,
+                options=door.options,
                 ready=ready,
                 draining=draining,
                 stop_engines=lambda: catalogue.drain(_WORKER_EXIT_SECONDS),

@@ -13,20 +13,21 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from headrace.errors import ConfigError, RequestError
+from headrace.errors import ConfigError
 from headrace.gateway.app import create_app
 from headrace.gateway.bodies import CountedBodies
+from headrace.gateway.callers import Callers
 from headrace.gateway.connections import BoundedServer, ConnectionLimits, bounded
-from headrace.gateway.error_words import refuse
+from headrace.gateway.error_words import refusing
 from headrace.gateway.front import Front
-from headrace.gateway.request_log import RequestRecord
+from headrace.gateway.request_log import Observer
 from headrace.gateway.shortcut import Shortcut
 from headrace.gateway.state import Gateway
 
@@ -74,6 +75,16 @@ class ServerOptions:
     tls: Tls | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where clients come in, and who sees them."""
+
+    sock: socket.socket
+    options: ServerOptions
+    callers: Callers
+    observers: Sequence[Observer] = ()
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket bound to the address; port 0 takes a free one. Raises ConfigError where it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -110,26 +121,23 @@ class _Server(BoundedServer):
 
 def application(gateway: Gateway, origins: Sequence[str] = ()) -> ASGIApp:
     """All that answers a request: what every request passes first, and the endpoints."""
-
-    async def refuse_and_tell(scope: Scope, receive: Receive, send: Send, error: RequestError) -> None:
-        record = RequestRecord.of_unknown(scope)
-        await refuse(scope, receive, send, error)
-        for observe in gateway.observers:
-            observe(record, error.status)
-
     return Front(
         CountedBodies(Shortcut(create_app(gateway)), lambda: gateway.bodies),
         gateway.callers,
         origins=origins,
         clock=time.monotonic,
-        refuse=refuse_and_tell,
+        refuse=refusing(lambda: gateway.observers),
     )
 
 
 def configure(gateway: Gateway, options: ServerOptions) -> uvicorn.Config:
     """How uvicorn is to serve the gateway. Raises ConfigError where a TLS file is wrong."""
+    return _configure(application(gateway, options.origins), options)
+
+
+def _configure(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
     config = uvicorn.Config(
-        application(gateway, options.origins),
+        app,
         http=bounded(options.limits),
         ws="none",
         lifespan="off",
@@ -191,9 +199,7 @@ async def serve(
     server = _Server(config)
     serving = asyncio.create_task(server.serve([sock]))
     with _signals() as (stop, hurry), _reloading(gateway, options.tls):
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
-        if not serving.done():
+        if await _started(server, serving):
             ready()
         await _first(stop.wait(), serving)
         gateway.admission.draining = True
@@ -204,6 +210,27 @@ async def serve(
         await gateway.admission.idle(_LAST_WORDS_SECONDS)
         server.should_exit = True
         await serving
+
+
+@contextlib.asynccontextmanager
+async def answering(app: ASGIApp, sock: socket.socket, options: ServerOptions) -> AsyncIterator[None]:
+    """The application answers for as long as the block runs. Who comes after it waits until others listen."""
+    server = _Server(_configure(app, options))
+    _prepare(sock, options.limits)
+    serving = asyncio.create_task(server.serve([sock.dup()]))
+    try:
+        await _started(server, serving)
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _started(server: _Server, serving: asyncio.Task[None]) -> bool:
+    """Waits until it listens; False where it has ended instead."""
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    return not serving.done()
 
 
 @contextlib.contextmanager

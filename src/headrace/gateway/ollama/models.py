@@ -56,7 +56,7 @@ class ModelPages:
     def routes(self) -> list[Route]:
         """Where they are."""
         return [
-            Route("/", _running),
+            Route("/", running),
             Route("/api/version", _version),
             Route("/api/tags", _told(self.tags)),
             Route("/api/ps", _told(self.ps)),
@@ -77,13 +77,13 @@ class ModelPages:
     async def ps(self, request: Request) -> Response:
         """The models in memory, and until when they stay."""
         files = {file.name: file for file in self._catalogue.available()}
-        running = []
+        loaded = []
         may_ask = self._caller(request).may_ask
         for resident in filter(lambda one: may_ask(one.name), self._catalogue.residents()):
             file = files.get(resident.name)
             listed = {} if file is None else self._listed(file, await self._details(file))
             expires = resident.expires_at
-            running.append(
+            loaded.append(
                 listed
                 | {
                     "name": resident.name + LATEST,
@@ -96,7 +96,7 @@ class ModelPages:
                     "loaded_at": timestamp(resident.since),
                 }
             )
-        return _json({"models": running})
+        return _json({"models": loaded})
 
     async def show(self, request: Request) -> Response:
         """What a model's file says of itself."""
@@ -279,7 +279,7 @@ def _told(page: Page) -> Page:
     return answer
 
 
-async def _running(request: Request) -> Response:
+async def running(request: Request) -> Response:
     """How clients find out whether a server is there."""
     return PlainTextResponse("Ollama is running")
 
