@@ -159,6 +159,17 @@ def test_the_text_and_the_page_show_the_figures(database: Path, tmp_path: Path) 
     assert marks[2][1].startswith("0.0055, 0.9")
 
 
+def test_the_cost_is_that_of_all_answers_beside_that_of_those_compared(database: Path) -> None:
+    with Store(database) as store:
+        for number, best in enumerate(("large", "large", "refused")):
+            costs = {"small": 10**9, "large": 4 * 10**9}
+            store.decided(decision(number, model="small", cost=10**9, costs=costs, best=best))
+    lines = [line.split() for line in called("report", "--database", str(database)).splitlines()]
+    for line in ("answers 3", "cost of the answers 3", "compared with the best model 2", "cost of these 2"):
+        assert line.split() in lines
+    assert ["saved", "75.0%"] in lines
+
+
 def test_only_the_last_days_are_looked_at_where_that_is_asked(database: Path) -> None:
     with Store(database) as store:
         store.decided(decision(time=NOON))

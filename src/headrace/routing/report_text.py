@@ -43,8 +43,12 @@ def _summary(report: Report) -> Table:
     counted = {"cascaded": report.cascaded, "hedged": report.hedged, "fell back": report.fell_back}
     rows += [[name, str(count)] for name, count in counted.items() if count]
     savings = report.savings
+    if report.answers:
+        rows.append(["cost of the answers", f"{sum(model.cost for model in report.models):.4g}"])
     if savings.saved is not None:
-        rows.append(["cost", f"{savings.cost:.4g}"])
+        if savings.answers < report.answers:
+            rows.append(["compared with the best model", str(savings.answers)])
+            rows.append(["cost of these", f"{savings.cost:.4g}"])
         rows.append(["the best model alone, as predicted", f"{savings.best_cost:.4g}"])
         rows.append(["saved", f"{savings.saved:.1%}"])
     if report.route is not None:
