@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -203,12 +202,30 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         database.read_only(tmp_path / "absent")
 
 
-def test_two_servers_may_make_the_file_at_the_same_time(tmp_path: Path) -> None:
-    path = tmp_path / "routing.sqlite"
-    code = "import sys, pathlib, headrace.routing.store as s; s.Store(pathlib.Path(sys.argv[1])).close()"
-    started = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(4)]
-    assert [each.wait() for each in started] == [0] * 4
-    assert os.access(path, os.R_OK)
+def test_servers_may_make_the_file_at_the_same_time(tmp_path: Path) -> None:
+    """Each makes a hundred files, so that they meet in every step of it."""
+    code = f"""
+import sys
+from pathlib import Path
+from headrace.routing.database import connect
+print(flush=True)
+sys.stdin.read()
+for number in range(100):
+    connect(Path({str(tmp_path)!r}, str(number))).close()
+"""
+    command = [sys.executable, "-c", code]
+    servers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    for server in servers:
+        assert server.stdout is not None and server.stdout.readline()
+    for server in servers:
+        assert server.stdin is not None
+        server.stdin.close()
+    for server in servers:
+        assert server.stderr is not None
+        assert server.stderr.read() == b"" and server.wait() == 0
 
 
 def test_whoever_closes_the_file_first_leaves_the_log_to_those_who_still_write(tmp_path: Path) -> None:

@@ -111,8 +111,9 @@ def connect(path: Path) -> sqlite3.Connection:
         raise ConfigError(f"{path}: cannot be used as the routing's database: {error}") from None
     try:
         _checked_version(connection, path)
+        _begin_logging(connection)
         # Commits reach the log, not yet the disk: enough for the end of a process.
-        for setting in ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0"):
+        for setting in ("synchronous = NORMAL", "wal_autocheckpoint = 0"):
             connection.execute(f"PRAGMA {setting}")
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
         with transaction(connection):
@@ -139,6 +140,21 @@ def _make(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
+def _begin_logging(connection: sqlite3.Connection) -> None:
+    """Writes go to a log from now on.
+
+    Where another server begins it at this moment, SQLite does not wait for that one, and says that the
+    database is locked. A transaction does wait.
+    """
+    setting = "PRAGMA journal_mode = WAL"
+    try:
+        connection.execute(setting)
+    except sqlite3.OperationalError:
+        with transaction(connection):
+            pass
+        connection.execute(setting)
+
+
 def read_only(path: Path) -> sqlite3.Connection:
     """Opens a database to read it, perhaps while a server writes. Raises ConfigError where there is none."""
     if not path.is_file():
@@ -161,8 +177,10 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version: 0 for an empty file. Raises ConfigError for tables that are not this module's."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    # Both at one moment: another server may just be making the tables.
+    version, tables = connection.execute(
+        "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
+    ).fetchone()
     if version > VERSION:
         raise ConfigError(f"{path}: was written by a later Headrace (version {version}); use that one")
     if version == 0 and tables:
