@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 
 from headrace.gateway.admission import Admission
 from headrace.gateway.callers import Callers
+from headrace.gateway.error_words import refuse
 from headrace.gateway.front import Front
-from headrace.gateway.server import refuse
 from headrace.gateway.shadow.feedback import Given, Recent, feedback_routes
 from headrace.gateway.state import Gateway
 from headrace.routing.store import Score
