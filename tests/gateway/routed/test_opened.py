@@ -18,11 +18,20 @@ REMOTE = {"url": "http://127.0.0.1:1/v1", "input-price": 1, "output-price": 1}
     ("content", "told"),
     [
         ({"models": {"far": REMOTE | {"key-env": "NOT_SET"}}}, r"models.far.*no NOT_SET"),
-        ({"policies": {"mine": {"kind": "no_module:Policy"}}}, "'no_module:Policy' cannot be imported"),
+        (
+            {"policies": {"mine": {"kind": "no_module:Policy"}}},
+            r"\[policies.mine\] kind: 'no_module:Policy' cannot be imported",
+        ),
         ({"policies": {"mine": {"kind": "json:JSONDecoder"}}}, "must be a class that derives from"),
-        ({"routing": {"grader": "no_module:Grader"}}, "'no_module:Grader' cannot be imported"),
-        ({"routing": {"router": "absent.npz"}}, "absent.npz cannot be read"),
-        ({"routing": {"confidence": "absent.json"}}, "absent.json: holds no confidences"),
+        (
+            {"routing": {"grader": "no_module:Grader"}},
+            r"\[routing\] grader: 'no_module:Grader' cannot be imported",
+        ),
+        ({"routing": {"router": "absent.npz"}}, r"\[routing\] router: absent.npz cannot be read"),
+        (
+            {"routing": {"confidence": "absent.json"}},
+            r"\[routing\] confidence: absent.json: holds no confidences",
+        ),
     ],
 )
 def test_what_is_not_there_is_named(

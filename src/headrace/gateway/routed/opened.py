@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from headrace.errors import ConfigError
 from headrace.gateway.routed.memory import Memory
 from headrace.gateway.routed.routes import Routes, confidences_of, key_of
 from headrace.gateway.shadow.graders import grader_of
@@ -17,17 +19,32 @@ from headrace.routing.policies import policy_of
 from headrace.routing.store import Store
 from headrace.routing.tables import FleetTables
 
+log = logging.getLogger("headrace.gateway")
+
 
 def check_tables(tables: FleetTables) -> None:
     """Raises ConfigError for what tables name and is not there: said before models load."""
     for name, model in tables.models.items():
         key_of(name, model.key_env, os.environ)
-    for policy in tables.policies.values():
-        policy_of(policy)
-    grader_of(tables.routing.grader)
+    for name, policy in tables.policies.items():
+        with _told_of(f"[policies.{name}] kind"):
+            policy_of(policy)
+    with _told_of("[routing] grader"):
+        grader_of(tables.routing.grader)
     if tables.routing.router is not None:
-        artefact.load(Path(tables.routing.router))
-    confidences_of(tables.routing.confidence)
+        with _told_of("[routing] router"):
+            artefact.load(Path(tables.routing.router))
+    with _told_of("[routing] confidence"):
+        confidences_of(tables.routing.confidence)
+
+
+@contextmanager
+def _told_of(where: str) -> Iterator[None]:
+    """Names the table and the key in a ConfigError."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 @asynccontextmanager
@@ -42,6 +59,9 @@ async def opened_routes(
     if not tables.models:
         yield None
         return
+    for name in tables.budgets.keys:
+        if gateway.callers.named(name) is None:
+            log.warning("[budgets] keys: no API key is named '%s'", name)
     database = tables.routing.database
     path = data_dir / FILE if database is None else Path(database)
     with Store(path, keep_prompts=tables.routing.keep_prompts) as store:
