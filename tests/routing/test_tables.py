@@ -103,6 +103,10 @@ REMOTE = '[models.r]\nurl = "https://example.com"\ninput-price = 1\noutput-price
         ("[models.a]\nupstream = 'b'", "[models.a] upstream: not for a local model, and this one has"),
         (REMOTE + "cost-per-hour = 1", "cost_per_hour: not for a remote model, and this one has a `url`"),
         ("[models.r]\nurl = 'https://x'\noutput-price = 1", "[models.r] input_price: a remote model needs"),
+        (
+            "[models.r]\nurl = 'https://a.example/v1/chat/completions'",
+            "[models.r] url: expected an API's base, such as https://a.example/v1, without /chat/completions",
+        ),
         ("[models.r]\nurl = 'example.com/v1'", "[models.r] url: expected a URL that begins with https://"),
         ("[models.r]\nurl = 'https://'", "[models.r] url: expected a URL that begins with https://"),
         ("[models.r]\nurl = 'http://h:99999'", "[models.r] url: expected a URL that begins with https://"),

@@ -24,6 +24,8 @@ GRADERS = ("judge", "agreement")
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}", re.ASCII)
 """Names of models, policies and tiers: they stand in headers and metrics."""
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
+_ENDPOINT = re.compile(r"/(chat/completions|completions|messages|embeddings|responses)/?$")
+"""What is asked below an API's base."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _KEYS = ("key", "api_key", "apikey", "token", "api_token", "secret", "password", "authorization", "bearer")
 
@@ -237,6 +239,10 @@ def _check_url(url: str, where: str) -> None:
     if parts.username is not None or parts.query or parts.fragment:
         raise ConfigError(
             f"{where}: expected no user, password or query in it; a key goes into key_env's variable"
+        )
+    if (ending := _ENDPOINT.search(parts.path)) is not None:
+        raise ConfigError(
+            f"{where}: expected an API's base, such as https://a.example/v1, without {ending[0]}"
         )
 
 
