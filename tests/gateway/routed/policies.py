@@ -25,6 +25,15 @@ class Raising(Policy):
         raise ZeroDivisionError("a bug")
 
 
+class Greedy(Policy):
+    """Takes what it is given to pieces."""
+
+    def plan(self, wants: Wants, candidates: Sequence[Candidate]) -> Plan:
+        assert isinstance(candidates, list)
+        candidates.clear()
+        return Plan((), "none is left")
+
+
 class Anything(Policy):
     """Gives what its options have, which may be no plan at all."""
 

@@ -248,6 +248,7 @@ def test_a_policy_of_the_users_is_followed(tmp_path: Path) -> None:
     "policy",
     [
         {"kind": "gateway.routed.policies:Raising"},
+        {"kind": "gateway.routed.policies:Greedy"},
         {"kind": "gateway.routed.policies:Anything"},
         *(
             {"kind": "gateway.routed.policies:Anything", "options": options}

@@ -185,7 +185,7 @@ def _checked(rule: Rule, wants: Wants, candidates: Mapping[str, Candidate]) -> P
     """The policy's plan; the cheapest's instead of one that fails, or that names what it must not."""
     every = list(candidates.values())
     try:
-        plan = rule.policy.plan(wants, every)
+        plan = rule.policy.plan(wants, every.copy())  # it may do with the list what it likes
         if _can_be_followed(plan, wants, every):
             return plan
         rule.mishaps.happened(rule.name, "made no plan that can be followed:", plan)
