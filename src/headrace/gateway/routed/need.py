@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.errors import RequestError
 from headrace.gateway.openai.requests import ChatMessage, ChatRequest, CompletionRequest
 from headrace.gateway.prompts import answer_tokens, split_prompts
@@ -24,7 +26,7 @@ class Need:
     text: str
     """What the quality of an answer is estimated from: the last message of the user, or the prompt."""
     size: int
-    """Bytes of all texts."""
+    """Bytes of all that the prompt is written from, without images."""
     messages: int
     most_output: int | None
     """Tokens of each answer that are asked for at most; None where that is left open."""
@@ -53,7 +55,7 @@ def need_of(request: ChatRequest | CompletionRequest, *, one_model: bool = False
     most, choices = answer_tokens(request), request.n or 1
     if isinstance(request, ChatRequest):
         texts = [_text(message) for message in request.messages]
-        size = sum(map(_size, texts)) + (_tools_size(request) if request.tools else 0)
+        size = sum(map(_size, texts)) + _size_beside(request)
         pairs = zip(request.messages, texts, strict=True)
         users = [text for message, text in pairs if message.role == "user"]
         last = users[-1] if users else texts[-1]
@@ -75,7 +77,7 @@ def need_of(request: ChatRequest | CompletionRequest, *, one_model: bool = False
 
 def _text(message: ChatMessage) -> str:
     if isinstance(message.content, list):
-        return "".join(part.text or "" for part in message.content)
+        return "".join(part.text or part.refusal or "" for part in message.content)
     return message.content or ""
 
 
@@ -83,6 +85,9 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _tools_size(request: ChatRequest) -> int:
-    """Bytes of what templates write about tools, roughly."""
-    return sum(len(str(tool)) for tool in request.tools or ())
+def _size_beside(request: ChatRequest) -> int:
+    """Bytes of tools, calls, thoughts and the answer's form, as JSON: roughly what templates make of them."""
+    told: list[object] = [request.tools, request.response_format]
+    for message in request.messages:
+        told += message.tool_calls, message.reasoning_content
+    return sum(len(msgspec.json.encode(each)) for each in told if each)
