@@ -57,10 +57,16 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "cores"
 
 
-def begins(holder: Talker) -> bool:
-    """Whether the process has the cores at once."""
+def begins(holder: Talker) -> None:
+    """The process has the cores, though nobody gives them back."""
     holder.say("begin")
-    return not holder.silent(0.5) and holder.hear() == "done"
+    assert holder.hear() == "done"
+
+
+def waits(holder: Talker) -> None:
+    """The process has the cores not at once."""
+    holder.say("begin")
+    assert holder.silent(0.5)
 
 
 def ends(holder: Talker) -> None:
@@ -84,11 +90,11 @@ def backend_on(model: Path, file: Path, threads: int = 2) -> CpuBackend:
 
 def test_who_waits_has_the_cores_when_they_are_given_back_or_their_holder_dies(file: Path) -> None:
     with Talker(HOLDER, file, "0,1", 2) as first, Talker(HOLDER, file, "0,1", 2) as second:
-        assert begins(first)
-        assert not begins(second)
+        begins(first)
+        waits(second)
         ends(first)
         assert second.hear() == "done"
-        assert not begins(first)
+        waits(first)
         second.kill()
         assert first.hear() == "done"
 
@@ -98,21 +104,22 @@ def test_who_waits_has_the_cores_when_they_are_given_back_or_their_holder_dies(f
 def test_nobody_waits_for_a_process_that_is_stopped(file: Path, already: bool) -> None:
     with ExitStack() as stack:
         holder, *others = (stack.enter_context(Talker(HOLDER, file, "0,1", 2)) for _ in range(3))
-        assert begins(holder)
+        begins(holder)
         if already:
             stop(holder)
-        assert [begins(other) for other in others] == [already] * 2
+        for other in others:
+            (begins if already else waits)(other)
         if not already:
             stop(holder)
             assert [other.hear() for other in others] == ["done"] * 2
         for other in others:
             ends(other)
-            assert begins(other), "nor the next time"
+            begins(other)  # nor the next time
             ends(other)
         holder.process.send_signal(signal.SIGCONT)
         ends(holder)
-        assert begins(others[0])
-        assert not begins(others[1]), "turns are taken again"
+        begins(others[0])
+        waits(others[1])  # turns are taken again
         ends(others[0])
         assert others[1].hear() == "done"
 
@@ -123,14 +130,14 @@ def test_a_waiting_process_that_dies_leaves_the_cores_to_others(file: Path) -> N
         Talker(HOLDER, file, "0,1", 2) as victim,
         Talker(HOLDER, file, "0,1", 2) as other,
     ):
-        assert begins(holder)
-        assert not begins(victim)
-        assert not begins(other)
+        begins(holder)
+        waits(victim)
+        waits(other)
         victim.kill()
         ends(holder)
         assert other.hear() == "done"
         ends(other)
-        assert begins(holder)
+        begins(holder)
 
 
 def test_only_processes_that_share_cores_wait_for_each_other(file: Path) -> None:
@@ -140,10 +147,10 @@ def test_only_processes_that_share_cores_wait_for_each_other(file: Path) -> None
         Talker(HOLDER, file, "2,3", 2) as high,
         Talker(HOLDER, file, "1,2", 2) as middle,
     ):
-        assert begins(low)
-        assert not begins(low_too)
-        assert begins(high)
-        assert not begins(middle)
+        begins(low)
+        waits(low_too)
+        begins(high)
+        waits(middle)
 
 
 def test_steps_that_leave_cores_free_run_beside_each_other(file: Path) -> None:
@@ -152,9 +159,9 @@ def test_steps_that_leave_cores_free_run_beside_each_other(file: Path) -> None:
         Talker(HOLDER, file, "0,1,2,5", 2) as second,
         Talker(HOLDER, file, "0,1,2,5", 1) as third,
     ):
-        assert begins(first)
-        assert begins(second)
-        assert not begins(third)
+        begins(first)
+        begins(second)
+        waits(third)
         ends(second)
         assert third.hear() == "done"
 
