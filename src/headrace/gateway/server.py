@@ -144,6 +144,7 @@ def _configure(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
         log_level="error",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody asks where a client is
         timeout_keep_alive=math.ceil(options.limits.idle_seconds),
         timeout_graceful_shutdown=int(_LAST_WORDS_SECONDS),
     )
