@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
@@ -189,6 +191,21 @@ def test_a_drained_worker_leaves_and_its_streams_go_on(
         with pytest.raises(RequestError, match="no worker 'worker-0'; there are 'worker-1'") as unknown:
             await fleet.rolling.drain("worker-0")
         assert (last.value.status, unknown.value.status) == (409, 404)
+
+    on_a_fleet(synthetic_model, FleetShape(2), test)
+
+
+def test_figures_are_told_though_a_worker_leaves_meanwhile(synthetic_model: Path) -> None:
+    async def test(fleet: Fleet) -> None:
+        pid = pids(fleet)[0]
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            asked = asyncio.create_task(fleet.stats(PATIENCE))
+            await fleet.rolling.drain("worker-1")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert "worker-0" in await asked
 
     on_a_fleet(synthetic_model, FleetShape(2), test)
 

@@ -77,8 +77,9 @@ class Crew:
 
     async def stats(self, timeout: float = 1.0) -> dict[str, EngineStats]:
         """Figures by replica; without those that have no worker. `timeout` in seconds."""
-        answers = await asyncio.gather(*(replica.stats(timeout) for replica in self._replicas))
-        return {r.name: stats for r, stats in zip(self._replicas, answers, strict=True) if stats}
+        asked = list(self._replicas)  # others may come and go meanwhile
+        answers = await asyncio.gather(*(replica.stats(timeout) for replica in asked))
+        return {replica.name: stats for replica, stats in zip(asked, answers, strict=True) if stats}
 
     def changed(self) -> None:
         """A replica's state has changed."""
