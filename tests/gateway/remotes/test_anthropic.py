@@ -86,6 +86,7 @@ def test_tools_and_their_choice_are_translated(choice: Any, parallel: Any, expec
     [
         {"n": 2}, {"presence_penalty": 0.5}, {"frequency_penalty": 0.5}, {"logit_bias": {"5": 1}},
         {"temperature": 1.5}, {"response_format": {"type": "json_object"}}, {"min_p": 0.1},
+        {"stop": ["a", "\n"]},
     ],
 )  # fmt: skip
 def test_what_the_api_does_not_know_is_refused_by_name(fields: dict[str, Any]) -> None:

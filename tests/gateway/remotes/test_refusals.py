@@ -89,10 +89,16 @@ def test_a_wrong_request_that_is_our_key_account_or_name_is_the_operators_matter
     assert (error.status, error.code, error.elsewhere, error.broken) == (503, "remote_refused", True, True)
 
 
-def test_a_model_that_cannot_do_something_is_not_broken() -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"message": "far-1 does not support images", "param": "model"},
+        {"message": "`temperature` and `top_p` cannot both be specified for this model"},
+    ],
+)
+def test_a_model_that_cannot_do_something_is_not_broken(told: dict[str, str]) -> None:
     async def script(exchange: Exchange) -> None:
-        error = {"message": "far-1 does not support images", "param": "model"}
-        await exchange.answer(400, {"error": error})
+        await exchange.answer(400, {"error": told})
 
     error = refused(script)
     assert (error.status, error.elsewhere, error.broken) == (400, True, False)

@@ -40,6 +40,9 @@ def check_anthropic(name: str, request: ChatRequest) -> None:
     refuse_unknown(name, request, _UNKNOWN)
     if request.temperature is not None and request.temperature > 1:
         raise not_expressible(name, "temperature", "takes at most 1")
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    if any(stop.isspace() for stop in stops):
+        raise not_expressible(name, "stop", "stops at no white space alone")
     if request.response_format is not None and request.response_format.type == "json_object":
         raise not_expressible(name, "response_format", "can be held to a JSON schema, but not to any object")
 

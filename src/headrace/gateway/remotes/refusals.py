@@ -26,7 +26,7 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 """Of a prompt, or of the answer that may follow it, in the words of one server or another."""
-_UNSUPPORTED = re.compile(r"(not|n't) support|unsupported", re.IGNORECASE)
+_UNSUPPORTED = re.compile(r"(not|n't) support|unsupported|cannot both be specified", re.IGNORECASE)
 """Of what this model or its server cannot do; another one may."""
 _OURS = {401, 402, 403, 404, 405, 407, 410, 415}
 """Statuses that say something of how the remote is set up here, and nothing of the request."""
