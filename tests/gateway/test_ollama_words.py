@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from headrace.errors import RequestError
 from headrace.gateway.ollama import requests
+from headrace.gateway.ollama.answers import error_json
 from headrace.gateway.ollama.durations import seconds
 
 
@@ -54,6 +57,17 @@ def test_what_is_not_served_is_refused_by_name(body: dict[str, object], field: s
     with pytest.raises(RequestError) as error:
         requests.generate(requests.GenerateRequest(model="m", **body), "m")  # type: ignore[arg-type]
     assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "own"),
+    [("repetition_penalty", "options.repeat_penalty"), ("response_format.type", "format.type"), ("x", "x")],
+)
+def test_an_error_is_about_the_clients_own_field(field: str, own: str) -> None:
+    told = json.loads(error_json(RequestError(f"'{field}' is wrong", field)))
+    assert told == {"error": f"'{own}' is wrong"}
+        "error": f"'{own}' is wrong"
+    }
 
 
 def test_images_in_messages_are_refused_with_their_place() -> None:

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from headrace.errors import RequestError
 from headrace.gateway.answering import Answer, Answering, Call
+from headrace.gateway.field_names import in_own_names
 from headrace.gateway.json_line import encode
 from headrace.gateway.ollama.durations import timestamp
 from headrace.gateway.openai.answers import TokenLogprob
@@ -18,6 +19,15 @@ from headrace.gateway.openai.logprobs import TokenBytes, chat_logprobs
 from headrace.gateway.route_report import RouteReport
 from headrace.models.answer import AnswerPart, CallArguments, CallStart, Reasoning, Text
 from headrace.worker.messages import TokenEvent
+
+_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")
+_NAMES = {name: f"options.{name}" for name in _OPTIONS} | {
+    "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    "response_format": "format",
+    "reasoning_effort": "think",
+}
+"""Of fields in OpenAI's words."""
 
 
 class CalledFunction(Struct):
@@ -60,8 +70,8 @@ class Body(Struct):
 
 
 def error_json(error: RequestError) -> bytes:
-    """An error as Ollama's clients expect it."""
-    return encode({"error": str(error)})
+    """An error as Ollama's clients expect it; the message alone names the field."""
+    return encode({"error": str(in_own_names(error, _NAMES))})
 
 
 def without_text(model: str, chats: bool, reason: str) -> bytes:
