@@ -66,8 +66,6 @@ def test_what_is_not_served_is_refused_by_name(body: dict[str, object], field: s
 def test_an_error_is_about_the_clients_own_field(field: str, own: str) -> None:
     told = json.loads(error_json(RequestError(f"'{field}' is wrong", field)))
     assert told == {"error": f"'{own}' is wrong"}
-        "error": f"'{own}' is wrong"
-    }
 
 
 def test_images_in_messages_are_refused_with_their_place() -> None:
