@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.gateway.routed.opened import check_tables
+from headrace.routing import artefact
 from headrace.routing.tables import read_tables
 
 REMOTE = {"url": "http://127.0.0.1:1/v1", "input-price": 1, "output-price": 1}
@@ -41,3 +42,15 @@ def test_what_is_not_there_is_named(
     tables = read_tables({"models": {"near": {}, "far": REMOTE}} | content, Path("headrace.toml"))
     with pytest.raises(ConfigError, match=told):
         check_tables(tables)
+
+
+def test_models_that_the_router_was_not_learnt_for_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "router.npz"
+    artefact.save(artefact.first_day(["small", "large"]), file)
+    models = {"near": {"estimate-as": "small"}, "far": REMOTE, "large": REMOTE}
+    content = {"models": models, "routing": {"router": str(file)}}
+    check_tables(read_tables(content, Path("headrace.toml")))
+    (told,) = caplog.messages
+    assert "it was not learnt for far, but for small, large" in told

@@ -16,6 +16,7 @@ from headrace.gateway.state import Gateway
 from headrace.routing import artefact
 from headrace.routing.database import FILE
 from headrace.routing.policies import policy_of
+from headrace.routing.router import Router
 from headrace.routing.store import Store
 from headrace.routing.tables import FleetTables
 
@@ -33,9 +34,18 @@ def check_tables(tables: FleetTables) -> None:
         grader_of(tables.routing.grader)
     if tables.routing.router is not None:
         with _told_of("[routing] router"):
-            artefact.load(Path(tables.routing.router))
+            _tell_of_unknown(tables, artefact.load(Path(tables.routing.router)))
     with _told_of("[routing] confidence"):
         confidences_of(tables.routing.confidence)
+
+
+def _tell_of_unknown(tables: FleetTables, router: Router) -> None:
+    unknown = [
+        name for name, model in tables.models.items() if (model.estimate_as or name) not in router.models
+    ]
+    if unknown:
+        told = "[routing] router: it was not learnt for %s, but for %s; estimate-as names who is alike"
+        log.warning(told, ", ".join(unknown), ", ".join(router.models))
 
 
 @contextmanager
