@@ -40,6 +40,17 @@ def test_ollamas_clients_are_told_who_answered_and_a_model_that_they_named_as_th
             assert {json.loads(line)["model"] for line in lines} == {told}
 
 
+def test_ollamas_clients_may_look_at_what_is_elsewhere_and_load_it_as_what_is_here(tmp_path: Path) -> None:
+    """As `ollama run` does before it asks anything."""
+    with routed(tmp_path, {"far": far(openai_answer())}, policies={"auto": {}}) as fleet:
+        for name in ("auto:latest", "far"):
+            shown = fleet.client.post("/api/show", json={"model": name})
+            assert shown.json()["capabilities"] == ["completion"]
+            told = fleet.client.post("/api/generate", json={"model": name}).json()
+            assert (told["model"], told["done"], told["done_reason"]) == (name, True, "load")
+        assert fleet.client.post("/api/show", json={"model": "absent"}).status_code == 404
+
+
 def test_a_refusal_is_logged_with_the_policy_that_found_no_model(tmp_path: Path) -> None:
     with routed(tmp_path, {"near": here(cost_per_hour=DEAR), "far": far(openai_answer())}) as fleet:
         lines: list[str] = []

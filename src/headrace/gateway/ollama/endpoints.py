@@ -60,11 +60,14 @@ class OllamaDialect(Dialect[Asked]):
         """Loads the model that a request without a prompt names, or unloads it where its keep_alive is 0.
 
         A server that was started with its models keeps them: there it is loaded, whatever the keep_alive.
+        A policy, or a model elsewhere, needs no loading.
         """
         if body.asks_for_text:
             return None
         catalogue = self._gateway.catalogue
         model, keep_alive = canonical(catalogue, body.model), seconds(body.keep_alive)
+        if model in catalogue.elsewhere:
+            return without_text(body.model, self.chats, "unload" if keep_alive == 0 else "load")
         if keep_alive == 0 and catalogue.on_demand:
             if model not in catalogue.loaded_models:
                 catalogue.find(model)

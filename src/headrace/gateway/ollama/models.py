@@ -99,9 +99,11 @@ class ModelPages:
         return _json({"models": loaded})
 
     async def show(self, request: Request) -> Response:
-        """What a model's file says of itself."""
+        """What a model's file says of itself; of a policy or a model elsewhere, that it is there."""
         name = canonical(self._catalogue, (await self._asked(request)).named())
         self._caller(request).check_model(name)
+        if name in self._catalogue.elsewhere:
+            return _json(_shown_elsewhere(name))
         file = self._catalogue.find(name)
         details = await self._catalogue.details(file)
         info = {key: value for key, value in details.metadata.items() if not key.startswith("tokenizer.chat")}
@@ -201,6 +203,19 @@ def _elsewhere(name: str) -> dict[str, Any]:
         "size": 0,
         "digest": "",
         "details": {"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": ""},
+    }
+
+
+def _shown_elsewhere(name: str) -> dict[str, Any]:
+    """As much as clients look at before they ask it."""
+    listed = _elsewhere(name)
+    return {
+        "modelfile": f"FROM {name}\n",
+        "template": "{{ .Prompt }}",
+        "details": listed["details"],
+        "model_info": {},
+        "capabilities": ["completion"],
+        "modified_at": listed["modified_at"],
     }
 
 
