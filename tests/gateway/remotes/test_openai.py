@@ -48,6 +48,7 @@ def test_the_text_and_the_usage_are_the_remotes() -> None:
     assert exchange.path == "/v1/chat/completions"
     assert exchange.headers["authorization"] == f"Bearer {KEY}"
     assert exchange.headers["accept-encoding"] == "identity"
+    assert exchange.headers["user-agent"].startswith("headrace/")
     assert exchange.body == {
         "model": "far-1",
         "messages": [{"role": "user", "content": "Where does water flow?"}],

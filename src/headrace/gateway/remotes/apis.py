@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from headrace import __version__
 from headrace.gateway.openai.requests import ChatRequest, CompletionRequest
 from headrace.gateway.remotes.anthropic_request import anthropic_body, check_anthropic
 from headrace.gateway.remotes.anthropic_stream import AnthropicStream
@@ -22,6 +23,7 @@ from headrace.gateway.remotes.secret import Secret
 _HEADERS = {
     "content-type": "application/json",
     "accept-encoding": "identity",
+    "user-agent": f"headrace/{__version__}",  # some servers refuse requests that name none
 }
 
 
