@@ -110,6 +110,7 @@ def test_a_model_that_cannot_do_something_is_not_broken(told: dict[str, str]) ->
         {"object": "error", "message": "so it is", "type": "BadRequestError", "param": None, "code": 400},
         {"message": "so it is"},
         {"detail": "so it is"},
+        {"error": {"message": {"detail": "so it is"}}},
         [{"error": {"message": "so it is"}}],
     ],
 )
@@ -118,6 +119,17 @@ def test_the_message_is_found_wherever_a_server_has_it(body: object) -> None:
         await exchange.answer(400, json.dumps(body))
 
     assert str(refused(script)) == f"The remote model '{NAME}' refuses the request: so it is"
+
+
+def test_a_list_of_what_is_wrong_is_told_with_the_places() -> None:
+    wrong = [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}, 7]
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.answer(422, {"object": "error", "message": {"detail": wrong}})
+
+    error = refused(script)
+    assert str(error).endswith("refuses the request: body.seed: Extra inputs are not permitted")
+    assert error.elsewhere and not error.broken
 
 
 def test_the_code_and_the_field_are_the_remotes_where_they_look_like_such() -> None:
@@ -131,7 +143,17 @@ def test_the_code_and_the_field_are_the_remotes_where_they_look_like_such() -> N
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"\xff", b"[" * 10_000, b"[1]", b'{"error": 7}', b'{"error": {"message": 7}}']
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"\xff",
+        b"[" * 10_000,
+        b'{"detail":' * 900 + b"1" + b"}" * 900,
+        b"[1]",
+        b'{"error": 7}',
+        b'{"error": {"message": 7}}',
+    ],
 )
 def test_a_body_that_is_no_error_is_left_out(body: bytes) -> None:
     async def script(exchange: Exchange) -> None:

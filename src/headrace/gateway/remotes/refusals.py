@@ -26,7 +26,9 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 """Of a prompt, or of the answer that may follow it, in the words of one server or another."""
-_UNSUPPORTED = re.compile(r"(not|n't) support|unsupported|cannot both be specified", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    r"(not|n't) support|unsupported|cannot both be specified|extra inputs are not permitted", re.IGNORECASE
+)
 """Of what this model or its server cannot do; another one may."""
 _OURS = {401, 402, 403, 404, 405, 407, 410, 415}
 """Statuses that say something of how the remote is set up here, and nothing of the request."""
@@ -53,10 +55,8 @@ class Told:
     @staticmethod
     def of(error: object) -> Told:
         """From the value of `error` in a body, whatever it is."""
-        if isinstance(error, str):
-            return Told(_one_line(error))
         if not isinstance(error, dict):
-            return Told()
+            return Told(_one_line(_words_of(error)))
 
         def text(name: str) -> str:
             value = error.get(name)
@@ -64,7 +64,7 @@ class Told:
 
         code, field = text("code"), text("param")
         return Told(
-            _one_line(text("message")),
+            _one_line(_words_of(error)),
             text("type"),
             code if _CODE.fullmatch(code) else "",
             field if _FIELD.fullmatch(field) else "",
@@ -151,6 +151,22 @@ def _wrong(name: str, status: int, told: Told) -> RemoteError:
 
 def _words(told: Told) -> str:
     return f": {told.message}" if told.message else "."
+
+
+def _words_of(error: object, deepest: int = 4) -> str:
+    """The message, which FastAPI has in a list of what is wrong where, and Mistral in an object of that."""
+    if not deepest:
+        return ""
+    match error:
+        case str():
+            return error
+        case {"msg": str(told), "loc": [*places]}:
+            return f"{'.'.join(map(str, places))}: {told}"
+        case {"message": told} | {"detail": told}:
+            return _words_of(told, deepest - 1)
+        case list():
+            return "; ".join(filter(None, (_words_of(each, deepest - 1) for each in error[:3])))
+    return ""
 
 
 def _one_line(message: str) -> str:
