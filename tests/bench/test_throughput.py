@@ -47,6 +47,14 @@ def test_a_depth_fills_the_cache_before_anything_is_decoded(synthetic_model, mon
     assert whole == (200, 65, 65)
 
 
+def test_one_token_that_took_longer_than_all_is_measured_again(synthetic_model, monkeypatch):
+    warm_up, disturbed, short, first, whole = 1.0, 5.0, 3.0, 1.0, 3.0
+    seconds = iter([warm_up, disturbed, short, first, whole])
+    monkeypatch.setattr(throughput, "_seconds", lambda *_, **__: next(seconds))
+    found = throughput.run(str(synthetic_model), threads=1, batches=[1])
+    assert found["decode_tok_s"] == {"1": 64 / (whole - first)}
+
+
 @pytest.mark.parametrize("batches", ["0", "1,x", "", "-4"])
 def test_batch_sizes_that_make_no_sense_are_refused(synthetic_model, batches):
     result = CliRunner().invoke(bench, ["throughput", str(synthetic_model), f"--batches={batches}"])

@@ -80,10 +80,12 @@ def _encoded(tokenizer: Tokenizer, indices: Iterable[int], depth: int | None = N
 def _measure(engine: Engine, batch: Sequence[Sequence[int]], *, filled: bool) -> tuple[float, float]:
     """Prefill and decode of a batch in tokens per second; `filled` takes the prompts from the cache."""
     reused = engine.stats.cached_tokens
-    fill = first = _seconds(engine, batch, 1, prefix_cache=filled)
-    if filled:
-        first = _seconds(engine, batch, 1, prefix_cache=True)
-    whole = _seconds(engine, batch, 1 + DECODED, prefix_cache=filled)
+    fill = _seconds(engine, batch, 1, prefix_cache=filled)
+    first = _seconds(engine, batch, 1, prefix_cache=True) if filled else fill
+    while (whole := _seconds(engine, batch, 1 + DECODED, prefix_cache=filled)) <= first:
+        # Something else had the cores meanwhile.
+        first = _seconds(engine, batch, 1, prefix_cache=filled)
+        fill = fill if filled else first
     assert filled or engine.stats.cached_tokens == reused, "the prefix cache was to be off"
     prompt_tokens = sum(map(len, batch))
     return round(prompt_tokens / fill, 1), round(len(batch) * DECODED / (whole - first), 1)
