@@ -71,6 +71,7 @@ def test_every_verb_explains_itself(verb: str) -> None:
     result = headrace(verb, "--help")
     assert result.returncode == 0
     assert f"Usage: headrace {verb}" in result.stdout
+    assert "None]" not in result.stdout  # as the bounds of what has none
 
 
 def test_an_unknown_model_is_one_clear_line() -> None:

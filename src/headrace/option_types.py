@@ -11,6 +11,9 @@ import click
 class WholeNumber(click.IntRange):
     """A whole number, within bounds where given."""
 
+    def _describe_range(self) -> str:
+        return super()._describe_range() if self.min is not None or self.max is not None else ""
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             number = int(value)
@@ -23,6 +26,9 @@ class WholeNumber(click.IntRange):
 
 class FiniteNumber(click.FloatRange):
     """A number within bounds where given; infinity and "not a number", which are in many ranges, are none."""
+
+    def _describe_range(self) -> str:
+        return super()._describe_range() if self.min is not None or self.max is not None else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
