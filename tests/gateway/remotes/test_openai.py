@@ -262,6 +262,16 @@ def test_hidden_reasoning_is_believed_up_to_what_was_asked_for() -> None:
     assert not told.believed
 
 
+def test_reasoning_that_only_the_total_counts_is_paid_for() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 912}
+    script = streaming(chunk(content="Down."), chunk(reason="stop") | {"usage": usage})
+    told, _ = ask(script, request(max_completion_tokens=1000))
+    assert told.believed and told.usage is not None
+    assert (told.usage.completion_tokens, told.usage.total_tokens) == (903, 912)
+    told, _ = ask(script, request(max_completion_tokens=500))
+    assert not told.believed
+
+
 def test_a_url_may_end_with_a_slash_and_anthropics_may_lack_its_version() -> None:
     assert OPENAI.url("https://a.example/v1/", OPENAI.chat.path) == "https://a.example/v1/chat/completions"
     assert ANTHROPIC.url("https://a.example", "/messages") == "https://a.example/v1/messages"

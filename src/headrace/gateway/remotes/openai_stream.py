@@ -78,6 +78,7 @@ class _Details(Struct):
 class _Usage(Struct):
     prompt_tokens: Any = -1
     completion_tokens: Any = -1
+    total_tokens: Any = -1
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
 
@@ -136,10 +137,11 @@ class OpenAIStream:
         if usage is None:
             return None
         cached = usage.prompt_tokens_details or _Details()
-        unseen = usage.completion_tokens_details or _Details()
-        return Reported(
-            usage.prompt_tokens, cached.cached_tokens or 0, usage.completion_tokens, unseen.reasoning_tokens
-        )
+        unseen = (usage.completion_tokens_details or _Details()).reasoning_tokens
+        output = usage.completion_tokens
+        if beside := _reasoning_beside(usage):
+            output, unseen = output + beside, beside
+        return Reported(usage.prompt_tokens, cached.cached_tokens or 0, output, unseen)
 
     def _add(self, pieces: list[Piece], choice: int, delta: _Delta) -> None:
         if thought := delta.reasoning_content or delta.reasoning:
@@ -177,3 +179,10 @@ class OpenAIStream:
             pieces.append(self._parts.call(choice, (index, known), function.name or ""))
         if function.arguments:
             pieces.append(self._parts.arguments(choice, (index, known), function.arguments))
+
+
+def _reasoning_beside(usage: _Usage) -> int:
+    """Tokens of reasoning that are paid for, and that xAI's and Google's servers count in the total only."""
+    told = (usage.total_tokens, usage.prompt_tokens, usage.completion_tokens)
+    total, prompt, completion = (count if type(count) is int else -1 for count in told)
+    return max(0, total - prompt - completion) if prompt >= 0 and completion >= 0 else 0
