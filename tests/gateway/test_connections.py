@@ -22,7 +22,7 @@ from headrace.gateway.server import ServerOptions, Tls
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 LIMITS = ConnectionLimits(
-    connections=8, header_bytes=4096, header_seconds=0.5, body_seconds=0.5, idle_seconds=1, write_seconds=1
+    connections=8, header_bytes=4096, header_seconds=0.5, body_seconds=0.5, idle_seconds=2, write_seconds=1
 )
 
 
@@ -84,7 +84,9 @@ def test_an_idle_connection_is_closed_after_its_time(strict: RunningGateway) -> 
             raw.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             received = b""
             while not received.endswith(b"}"):
-                received += raw.recv(4096)
+                data = raw.recv(4096)
+                assert data, "it was closed too soon"
+                received += data
             time.sleep(pause)
         assert raw.recv(4096) == b""
 
