@@ -112,16 +112,16 @@ def test_another_model_answers_where_nobody_listens(tmp_path: Path) -> None:
 
 
 def test_a_remote_that_limits_us_is_left_alone_as_long_as_it_says(tmp_path: Path) -> None:
-    limiting = in_turn(refusing(429, "slow down", retry_after="1"), openai_answer())
+    limiting = in_turn(refusing(429, "slow down", retry_after="2"), openai_answer())
     models = {"near": here(cost_per_hour=DEAR), "far": far(limiting)}
     with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
+        asked = time.monotonic()
         assert attempts(fleet) == "far,near"
-        told = time.monotonic()
         assert attempts(fleet) == "near"
         refused = fleet.chat("far")
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert refused.status_code == 429 and refused.headers["retry-after"] in ("1", "2")
         eventually(lambda: attempts(fleet) == "far")
-        assert time.monotonic() - told > 0.8
+        assert time.monotonic() - asked > 2
         assert len(fleet.upstreams["far"].exchanges) == 2
 
 
@@ -138,13 +138,14 @@ def test_a_remote_that_fails_again_and_again_is_tried_by_one_request_at_a_time(
     with routed(tmp_path, models, policies=FAR_FIRST) as fleet:
         asked = fleet.upstreams["far"].exchanges
         while fleet.metric("headrace_route_circuit_open", model="far") == 0:
+            last = time.monotonic()
             assert attempts(fleet) == "far,near" and len(asked) < 10
-        opened, failures = time.monotonic(), len(asked)
+        failures = len(asked)
         assert attempts(fleet) == "near"
         assert len(asked) == failures
         fleet.upstreams["far"].script = openai_answer()
         eventually(lambda: attempts(fleet) == "far")
-        assert time.monotonic() - opened > 0.8
+        assert time.monotonic() - last > 1
         assert fleet.metric("headrace_route_circuit_open", model="far") == 0
         assert attempts(fleet) == "far"
     told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]

@@ -170,8 +170,13 @@ def test_a_client_that_leaves_ends_what_is_done_for_it(tmp_path: Path, model: st
                         pass
 
         async def leave() -> None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(ask(), 0.4)
+            asking = asyncio.create_task(ask())
+            while not (fleet.engines["near"].submitted or fleet.upstreams["far"].exchanges):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asking
 
         asyncio.run(leave())
         if model == "near":

@@ -48,7 +48,8 @@ def test_the_sooner_one_is_heard_and_the_other_let_go(tmp_path: Path, stream: bo
 def test_the_first_one_is_heard_where_it_is_sooner_after_all(tmp_path: Path, stream: bool) -> None:
     near = here(cost_per_hour=DEAR)
     near["engine"].held.clear()
-    with routed(tmp_path, {"near": near, "far": far(late(0.7))}, policies=HEDGED) as fleet:
+    models = {"near": near, "far": far(late(0.7), first_token_timeout=10.0)}
+    with routed(tmp_path, models, policies=HEDGED) as fleet:
         answer = fleet.chat(stream=stream)
         assert text_of("chat", answer) == "Late words."
         assert answer.headers["x-headrace-attempts"] == "far,near"
@@ -81,7 +82,7 @@ def test_a_long_answer_that_began_in_time_is_not_late(tmp_path: Path) -> None:
 
 
 def test_money_for_one_only_is_no_reason_to_fail(tmp_path: Path) -> None:
-    models = {"near": here(cost_per_hour=DEAR), "far": far(late(0.7))}
+    models = {"near": here(cost_per_hour=DEAR), "far": far(late(0.7), first_token_timeout=10.0)}
     with routed(tmp_path, models, policies=HEDGED) as fleet:
         most = {each["model"]: each["most_cost"] for each in fleet.explain()["candidates"]}
     assert most["near"] > most["far"]
