@@ -191,7 +191,7 @@ def _requests(text: str, name: str, system: bool) -> Iterator[dict[str, Any]]:
     if not text.lstrip().startswith("{"):
         yield {"prompt": text}
         return
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # JSON may hold what else ends a line
         if not line.strip():
             continue
         try:

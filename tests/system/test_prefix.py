@@ -126,7 +126,8 @@ def test_a_system_prompt_is_pinned_by_command_survives_the_worker_and_is_unpinne
 
 
 def test_requests_in_a_file_are_warmed_and_explained_line_by_line(server: Server) -> None:
-    lines = "\n".join(json.dumps(chat(f"hello {word} world")) for word in ("old", "new"))
+    words = ("old", "new\u2028and\x85newer")
+    lines = "\n".join(json.dumps(chat(f"hello {word} world"), ensure_ascii=False) for word in words)
     assert command(server, "warm", "-", stdin=lines).stdout.count("tokens are cached") == 2
     told = command(server, "explain", "-", stdin=json.dumps(chat("hello no world"))).stdout
     assert "leaves the nearest cached prompt at token" in told and "message 1:" in told
