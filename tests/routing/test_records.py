@@ -71,6 +71,12 @@ def test_a_model_whose_first_score_is_not_known_is_one(tmp_path: Path) -> None:
     np.testing.assert_array_equal(records.scores, [[1, np.nan], [0, np.nan], [np.nan, 1]])
 
 
+def test_a_prompt_without_a_score_is_no_record(tmp_path: Path) -> None:
+    path = written(tmp_path, "wide.csv", "prompt,a,b,c\nx,1,,0\ny,,,1\nz,,,\n")
+    assert read_records(path).prompts == ("x", "y")
+    assert read_records(path, ["a", "b"]).prompts == ("x",)
+
+
 def test_a_spreadsheets_marks_are_no_part_of_names(tmp_path: Path) -> None:
     assert read_records(written(tmp_path, "wide.csv", "\ufeffprompt, a, b,\r\nx, 1, 0,\r\n")).models == (
         "a",

@@ -128,7 +128,7 @@ def _wide(
         [_score(path, number, name, row.get(name)) for name in models] for number, row in enumerate(rows, 1)
     ]
     prompts = [_text(path, number, "prompt", row) for number, row in enumerate(rows, 1)]
-    return Records(tuple(prompts), tuple(models), np.array(scores, np.float64))
+    return _answered(Records(tuple(prompts), tuple(models), np.array(scores, np.float64)))
 
 
 _Scores = list[tuple[str, Any]]
@@ -169,8 +169,12 @@ def _chosen(path: Path, read: Records, models: Sequence[str]) -> Records:
         if name not in read.models:
             raise ConfigError(f"{path}: says nothing of {name!r}; its models are {', '.join(read.models)}")
     scores = read.scores[:, [read.models.index(name) for name in models]]
-    known = np.flatnonzero(~np.isnan(scores).all(axis=1))
-    return Records(read.prompts, tuple(models), scores).take(known)
+    return _answered(Records(read.prompts, tuple(models), scores))
+
+
+def _answered(records: Records) -> Records:
+    """Those of which a score is known."""
+    return records.take(np.flatnonzero(~np.isnan(records.scores).all(axis=1)))
 
 
 def _text(path: Path, number: int, column: str, row: dict[str, Any]) -> str:
