@@ -146,7 +146,10 @@ def test_a_pulled_model_is_deleted_when_nobody_uses_it(
                 client.delete(name)
             assert error.value.status_code == status
 
-        pieces = client.chat(SMALL, messages=HELLO, options={"num_predict": 2000}, stream=True)
+        lengthy: Any = [{"role": "user", "content": "Tell me about rivers."}]
+        pieces = client.chat(
+            SMALL, messages=lengthy, options={"temperature": 0, "num_predict": 2000}, stream=True
+        )
         next(pieces)
         refused(409, SMALL)
         refused(403, "synthetic")
