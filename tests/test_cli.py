@@ -209,7 +209,7 @@ def test_chat_with_no_server_says_so() -> None:
 
 
 def test_an_interrupt_stops_the_answer_and_not_the_chat() -> None:
-    with running(step_seconds=0.02) as server:
+    with running(step_seconds=0.05) as server:
         chat = subprocess.Popen(
             [sys.executable, "-m", "headrace", "chat", "--url", server.url, "--max-tokens", "400"],
             stdin=subprocess.PIPE,
