@@ -69,7 +69,7 @@ def begin_draining(process: subprocess.Popen[str], url: str, number: signal.Sign
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_running_requests_finish_and_new_ones_are_refused(number: signal.Signals) -> None:
     with serving(drain_seconds=10) as (process, url), ThreadPoolExecutor(1) as pool:
-        running = begin(pool, url, max_tokens=100)
+        running = begin(pool, url, max_tokens=300)
         begin_draining(process, url, number)
         assert httpx.get(f"{url}/health").json()["status"] == "draining"
         assert process.stdout is not None
@@ -77,7 +77,7 @@ def test_running_requests_finish_and_new_ones_are_refused(number: signal.Signals
         refused = complete(url, 1)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "draining"
-        assert len(running.result().json()["choices"][0]["text"]) == 100
+        assert len(running.result().json()["choices"][0]["text"]) == 300
         assert process.wait(5) == 0
 
 
