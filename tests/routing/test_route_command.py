@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from headrace.routing import train
 from headrace.routing.cli import route
 from headrace.routing.records import Records
 from routing.questions import questions
@@ -90,6 +91,12 @@ def test_an_evaluation_of_preferences_needs_both_models_beside_one_another(tmp_p
     data.write_text("\n".join(["prompt,winner,loser", *lines]))
     result = CliRunner().invoke(route, [*words[:3], "small,middling,large", *words[4:]])
     assert "no prompt to test with has scores of both small and large" in str(result.exception)
+
+
+def test_it_is_told_how_many_records_were_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "MOST", 60)
+    data = table(tmp_path / "a.csv", questions(100))
+    assert "from 60 of 100 records" in called("train", data, "-o", str(tmp_path / "router.npz"))
 
 
 def test_a_router_of_one_model_is_not_learnt(tmp_path: Path) -> None:

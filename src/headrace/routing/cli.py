@@ -62,8 +62,11 @@ def route() -> None:
 def train(data: Path, output: Path, models: str | None, seed: int) -> None:
     """Learn a router from DATA, and write it to a file."""
     records = _comparable(data, models)
-    artefact.save(Router(learn(records, seed)), output)
-    click.echo(f"{output}: {', '.join(records.models)}, the cheapest first, from {len(records)} records")
+    estimator = learn(records, seed)
+    artefact.save(Router(estimator), output)
+    count = len(estimator.seen)
+    of = f" of {len(records)}" if count < len(records) else ""
+    click.echo(f"{output}: {', '.join(records.models)}, the cheapest first, from {count}{of} records")
 
 
 @route.command()
