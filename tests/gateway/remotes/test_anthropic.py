@@ -61,6 +61,19 @@ def test_what_the_api_knows_is_said_in_its_words() -> None:
     assert asked(table={"max_output": 50})["max_tokens"] == 50
 
 
+def test_the_model_goes_on_without_thinking_behind_its_calls() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "blue"},
+    ]
+    thinking = {"enable_thinking": True, "thinking_budget": 2000}
+    assert "thinking" not in asked(messages=messages, tools=[WEATHER], chat_template_kwargs=thinking)
+    messages += [{"role": "assistant", "content": "Blue."}, {"role": "user", "content": "Why?"}]
+    assert "thinking" in asked(messages=messages, tools=[WEATHER], chat_template_kwargs=thinking)
+
+
 @pytest.mark.parametrize(
     ("choice", "parallel", "expected"),
     [

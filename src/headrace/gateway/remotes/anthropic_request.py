@@ -96,7 +96,7 @@ def _set_tools(body: dict[str, Any], request: ChatRequest) -> None:
 def _set_output(body: dict[str, Any], request: ChatRequest) -> None:
     """Thinking, effort, and the form of the answer."""
     variables = request.chat_template_kwargs or {}
-    if variables.get("enable_thinking"):
+    if variables.get("enable_thinking") and not _amid_calls(request):
         budget = variables.get("thinking_budget")
         body["thinking"] = (
             {"type": "enabled", "budget_tokens": budget} if budget is not None else {"type": "adaptive"}
@@ -112,6 +112,15 @@ def _set_output(body: dict[str, Any], request: ChatRequest) -> None:
         config["format"] = {"type": "json_schema", "schema": schema}
     if config:
         body["output_config"] = config
+
+
+def _amid_calls(request: ChatRequest) -> bool:
+    """The model goes on behind its own calls.
+
+    If it thinks, the API wants the thoughts before those calls again, signed; signatures are not handed on.
+    """
+    said = [message for message in request.messages if message.role == "assistant"]
+    return bool(said and said[-1].tool_calls)
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
