@@ -107,7 +107,7 @@ def by_status(name: str, status: int, headers: Mapping[str, str], told: Told) ->
     if status in _OURS or status < 400 or (status < 500 and _is_about_us(told)):
         return RemoteError(
             f"The remote model '{name}' turned this server away with the status {status}; "
-            "its operator must check the remote's URL, key and name.",
+            "its operator must check the remote's URL, key, account and name.",
             code="remote_refused",
         )
     if status in (408, 409) or status >= 500:
