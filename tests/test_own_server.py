@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,10 +34,11 @@ def server(certificate: Tls) -> Iterator[RunningGateway]:
 
 
 def asked(folder: Path, server: RunningGateway, certificate: Path, *verb: str, **environment: str) -> str:
-    """What a verb says whose settings name this certificate."""
+    """What a verb says whose settings name this certificate, and what else is given; no others count."""
     file = folder / "headrace.toml"
     file.write_text(f'port = {server.port}\ntls-cert = "{certificate}"', encoding="utf-8")
-    result = CliRunner().invoke(cli, ["--config", str(file), *verb], env=environment)
+    unset = dict.fromkeys(name for name in os.environ if name.startswith("HEADRACE_"))
+    result = CliRunner().invoke(cli, ["--config", str(file), *verb], env=unset | environment)
     return result.output + str(result.exception or "")
 
 
