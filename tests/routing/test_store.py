@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -149,6 +149,27 @@ def test_what_a_killed_server_had_reserved_counts_as_spent(
         store.ledger.reserve(Reservation("b", 0, "alice", 20_000, 5))
         with Store(path):
             assert rows(path, "SELECT request FROM reservations") == [("b",)]
+
+
+def test_a_lock_that_is_not_let_go_of_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.5)
+    path = tmp_path / "a.sqlite"
+    with closing(database.connect(path)) as mine, closing(database.connect(path)) as other:
+
+        def seconds(then: type[Exception] | None) -> float:
+            began = time.monotonic()
+            with nullcontext() if then is None else pytest.raises(then), database.transaction(mine):
+                pass
+            return time.monotonic() - began
+
+        for _ in range(2):
+            other.execute("BEGIN IMMEDIATE")
+            assert seconds(sqlite3.OperationalError) > 0.4
+            assert sum(seconds(sqlite3.OperationalError) for _ in range(5)) < 0.4
+            other.execute("ROLLBACK")
+            seconds(None)
 
 
 def test_a_log_that_has_grown_long_is_moved_into_the_database(tmp_path: Path) -> None:

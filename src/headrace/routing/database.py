@@ -26,6 +26,8 @@ FILE = "routing.sqlite"
 """In the folder of the server's data, unless another is named."""
 LOCK_SECONDS = 2.0
 """A write waits at most so long for another server's; each takes well under a millisecond."""
+IMPATIENT_SECONDS = 0.02
+"""The same behind a write that has waited in vain."""
 
 _SCHEMA = """
 CREATE TABLE day_spend (
@@ -95,6 +97,22 @@ CREATE TABLE learnt (                   -- what parts of the routing remember fr
 """
 
 
+class _Connection(sqlite3.Connection):
+    """One that waits for another's lock, but hardly again while that is not let go of.
+
+    Else every request would hold up the whole server for `LOCK_SECONDS`.
+    """
+
+    _patient = True
+
+    def be_patient(self, patient: bool) -> None:
+        """How long the next transaction waits."""
+        if patient != self._patient:
+            seconds = LOCK_SECONDS if patient else IMPATIENT_SECONDS
+            self.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
+            self._patient = patient
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Opens a database for writing; makes it, its tables and its folder where they are absent, for its owner
     alone. For use by any thread, one at a time.
@@ -105,7 +123,11 @@ def connect(path: Path) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make(path)
         connection = sqlite3.connect(
-            path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+            path,
+            timeout=LOCK_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_Connection,
         )
     except (OSError, sqlite3.Error) as error:
         raise ConfigError(f"{path}: cannot be used as the routing's database: {error}") from None
@@ -191,7 +213,14 @@ def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing. Holds off other writers, of other processes, too, from before the first read."""
-    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        if isinstance(connection, _Connection):
+            connection.be_patient(False)
+        raise
+    if isinstance(connection, _Connection):
+        connection.be_patient(True)
     try:
         yield
         connection.execute("COMMIT")
