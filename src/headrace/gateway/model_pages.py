@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from headrace.errors import RequestError
 from headrace.gateway.anthropic.errors import error_json as anthropic_json
-from headrace.gateway.callers import Caller
 from headrace.gateway.errors import error_json
 from headrace.gateway.served import ServedModel
 from headrace.gateway.state import Gateway
@@ -41,27 +40,13 @@ class ModelPages:
         loaded = self._gateway.models
         others = [file for file in self._gateway.catalogue.available() if file.name not in loaded]
         every = [*map(_of_loaded, loaded.values()), *map(_of_file, others), *self._routed()]
-        listed = [model for model in every if self._may_ask(caller, model["id"])]
+        listed = [model for model in every if self._gateway.may_ask(caller, model["id"])]
         if not _speaks_anthropic(request):
             return _json({"object": "list", "data": listed})
         try:
             return _json(_page(listed, request))
         except RequestError as error:
             return Response(anthropic_json(error), error.status, media_type="application/json")
-
-    def _check(self, caller: Caller, name: str) -> None:
-        router = self._gateway.router
-        if router is not None and router.covers(name):
-            router.check(caller, name)
-        else:
-            caller.check_model(name)
-
-    def _may_ask(self, caller: Caller, name: str) -> bool:
-        try:
-            self._check(caller, name)
-        except RequestError:
-            return False
-        return True
 
     def _routed(self) -> list[dict[str, Any]]:
         """Policies, and models that are served elsewhere."""
@@ -72,7 +57,7 @@ class ModelPages:
         """GET /v1/models/NAME"""
         name = request.path_params["name"]
         try:
-            self._check(self._gateway.callers.identify(request.scope), name)
+            self._gateway.check(self._gateway.callers.identify(request.scope), name)
             if (model := self._gateway.models.get(name)) is not None:
                 return _json(_of_loaded(model))
             for routed in self._routed():

@@ -98,6 +98,21 @@ class Gateway:
         """The model of that name for as long as the block runs, loaded where it is not."""
         return self.catalogue.use(name, keep_alive)
 
+    def check(self, caller: Caller, name: str) -> None:
+        """Raises RequestError, 404, where the caller may not ask what the name stands for."""
+        if self.router is not None and self.router.covers(name):
+            self.router.check(caller, name)
+        else:
+            caller.check_model(name)
+
+    def may_ask(self, caller: Caller, name: str) -> bool:
+        """Whether `check` has nothing against it."""
+        try:
+            self.check(caller, name)
+        except RequestError:
+            return False
+        return True
+
     def model(self, name: str) -> ServedModel:
         """The model of that name. Raises RequestError, 404, that says which there are."""
         if (model := self.models.get(name)) is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.remotes.upstream import openai_answer
-from gateway.routed.fleet import DEAR, FAR_FIRST, eventually, far, here, routed
+from gateway.routed.fleet import DEAR, FAR_FIRST, eventually, far, here, key_of, keys, routed
 from headrace.gateway.request_log import log_requests
 from headrace.gateway.routed.mishaps import Mishaps
 
@@ -49,6 +49,19 @@ def test_ollamas_clients_may_look_at_what_is_elsewhere_and_load_it_as_what_is_he
             told = fleet.client.post("/api/generate", json={"model": name}).json()
             assert (told["model"], told["done"], told["done_reason"]) == (name, True, "load")
         assert fleet.client.post("/api/show", json={"model": "absent"}).status_code == 404
+
+
+def test_every_list_has_the_policies_that_a_key_may_ask(tmp_path: Path) -> None:
+    models = {"near": here(cost_per_hour=DEAR), "far": far(openai_answer())}
+    few = keys(tmp_path, alice='models = ["far"]')
+    with routed(tmp_path, models, policies={"auto": {}, "home": {"models": ["near"]}}, callers=few) as fleet:
+        headers = {"authorization": f"Bearer {key_of('alice')}"}
+        tags = fleet.client.get("/api/tags", headers=headers).json()["models"]
+        listed = fleet.client.get("/v1/models", headers=headers).json()["data"]
+        assert [each["name"].removesuffix(":latest") for each in tags] == [each["id"] for each in listed]
+        assert sorted(each["id"] for each in listed) == ["auto", "far"]
+        for name, status in (("auto", 200), ("home", 404)):
+            assert fleet.client.post("/api/show", json={"model": name}, headers=headers).status_code == status
 
 
 def test_a_refusal_is_logged_with_the_policy_that_found_no_model(tmp_path: Path) -> None:

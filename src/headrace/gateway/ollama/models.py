@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -69,7 +70,7 @@ class ModelPages:
 
     async def tags(self, request: Request) -> Response:
         """The models that may be asked for."""
-        may_ask = self._caller(request).may_ask
+        may_ask = partial(self._gateway.may_ask, self._caller(request))
         files = [file for file in self._catalogue.available() if may_ask(file.name)]
         listed = [self._listed(file, await self._details(file)) for file in files]
         return _json({"models": [*listed, *map(_elsewhere, filter(may_ask, self._catalogue.elsewhere))]})
@@ -101,7 +102,7 @@ class ModelPages:
     async def show(self, request: Request) -> Response:
         """What a model's file says of itself; of a policy or a model elsewhere, that it is there."""
         name = canonical(self._catalogue, (await self._asked(request)).named())
-        self._caller(request).check_model(name)
+        self._gateway.check(self._caller(request), name)
         if name in self._catalogue.elsewhere:
             return _json(_shown_elsewhere(name))
         file = self._catalogue.find(name)
