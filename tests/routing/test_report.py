@@ -188,6 +188,16 @@ def test_an_empty_file_and_none_are_told_apart(database: Path, tmp_path: Path) -
     assert "there is no such file; a server that routes writes it" in str(absent.exception)
 
 
+@pytest.mark.parametrize("verb", ["report", "export"])
+def test_a_damaged_file_is_named(database: Path, tmp_path: Path, verb: str) -> None:
+    serve(database)
+    content = database.read_bytes()
+    database.write_bytes(content[:8192] + bytes(len(content) - 8192))
+    words = ["-o", str(tmp_path / "records.jsonl")] if verb == "export" else []
+    damaged = CliRunner().invoke(route, [verb, "--database", str(database), *words])
+    assert f"{database}: cannot be read: " in str(damaged.exception)
+
+
 def test_it_looks_where_a_server_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     Store(tmp_path / "data" / "routing.sqlite").close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -183,7 +184,7 @@ def report(database: Path | None, days: int | None, as_json: bool, html: Path | 
     What other models would have cost is as predicted. Quality is known for
     the answers that were scored in the shadow.
     """
-    with closing(read_only(_database(database))) as connection:
+    with _reading(database) as connection:
         measured = measure(connection, 0.0 if days is None else time.time() - days * 86400)
     if html is not None:
         with _written(html) as file:
@@ -206,7 +207,7 @@ def export(database: Path | None, output: Path, feedback: bool) -> None:
     A server keeps prompts only with keep-prompts in [routing].
     """
     count = 0
-    with closing(read_only(_database(database))) as connection, _written(output) as file:
+    with _reading(database) as connection, _written(output) as file:
         for record in kept_records(connection, feedback=feedback):
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
             count += 1
@@ -233,8 +234,15 @@ def _written(path: Path) -> Iterator[IO[str]]:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _database(named: Path | None) -> Path:
-    return home() / "data" / FILE if named is None else named
+@contextmanager
+def _reading(named: Path | None) -> Iterator[sqlite3.Connection]:
+    """A server's database. Raises ConfigError where it cannot be read, or not to its end."""
+    path = home() / "data" / FILE if named is None else named
+    with closing(read_only(path)) as connection:
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
 def _print(result: dict[str, Any]) -> None:
