@@ -147,7 +147,7 @@ def test_corrupt_bytes_are_refused_or_harmless(tiny: Path) -> None:
     whole = tiny.read_bytes()
     chance = random.Random(7)
     refused = 0
-    deadline = time.monotonic() + 2
+    deadline = time.thread_time() + 2
     for _ in range(4000):
         data = bytearray(whole)
         for _ in range(chance.choice([1, 1, 1, 4])):
@@ -157,7 +157,7 @@ def test_corrupt_bytes_are_refused_or_harmless(tiny: Path) -> None:
             read_everything(tiny)
         except ModelFileError:
             refused += 1
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             break
     assert refused > 100
 
