@@ -121,6 +121,11 @@ def test_the_message_is_found_wherever_a_server_has_it(body: object) -> None:
     assert str(refused(script)) == f"The remote model '{NAME}' refuses the request: so it is"
 
 
+def test_a_tool_with_a_key_in_its_name_is_still_the_clients() -> None:
+    error = refused(refusing(400, "Invalid schema for function 'set_api_key': no type"))
+    assert (error.status, error.code, error.broken) == (400, "remote_refused_request", False)
+
+
 def test_a_list_of_what_is_wrong_is_told_with_the_places() -> None:
     wrong = [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}, 7]
 

@@ -32,7 +32,9 @@ _UNSUPPORTED = re.compile(
 """Of what this model or its server cannot do; another one may."""
 _OURS = {401, 402, 403, 404, 405, 407, 410, 415}
 """Statuses that say something of how the remote is set up here, and nothing of the request."""
-_ABOUT_US = re.compile(r"api[ _-]key|credit balance|invalid model( name|:)|not a valid model", re.IGNORECASE)
+_ABOUT_US = re.compile(
+    r"\bAPI[ -]key\b|credit balance|invalid model( name|:)|not a valid model", re.IGNORECASE
+)
 """Of what is wrong with a key, an account or a name that are ours, told with a status for wrong requests."""
 _NO_SUCH_MODEL = ("model_not_found", "model_decommissioned", "invalid_model")
 _UNABLE = ("unsupported_parameter", "unsupported_value")
