@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,18 +16,12 @@ import pytest
 
 from fleet.joining import BEAT, ENGINE, joining
 from headrace.worker.secret import new_secret
+from ports import free_port
 from system.test_serve import eventually
 
 pytest.importorskip("headrace._native", reason="the native module is not built; `make setup` builds it")
 
 CHAT = {"model": "synthetic", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @pytest.fixture

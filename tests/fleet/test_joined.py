@@ -38,6 +38,7 @@ from headrace.worker.joined_channel import JoinedChannel, RefusedError
 from headrace.worker.messages import PROTOCOL_VERSION, Hello, encode
 from headrace.worker.secret import Keys, new_secret, read_keys
 from headrace.worker.session import Session
+from ports import free_port
 from system.test_serve import eventually, serving
 
 pytest.importorskip("headrace._native", reason="the native module is not built; `make setup` builds it")
@@ -56,9 +57,7 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def port(secret: Path, synthetic_model: Path) -> Iterator[int]:
     """Where the workers of PAIR look for a gateway."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     with ExitStack() as stack:
         for name in PAIR:
             stack.enter_context(joining(f"127.0.0.1:{port}", secret, synthetic_model, name))

@@ -9,7 +9,6 @@ import os
 import random
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +25,7 @@ import pytest
 
 pytest.importorskip("headrace._native", reason="the native module is not built; `make setup` builds it")
 
+from ports import free_port
 from system.fault_proxy import FaultProxy
 from system.test_serve import Server, eventually, serving
 
@@ -55,9 +55,7 @@ class Gateway:
 
     def __init__(self, folder: Path, settings: str) -> None:
         self.folder = folder
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         (folder / "headrace.toml").write_text(settings, encoding="utf-8")
