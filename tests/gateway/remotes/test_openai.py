@@ -113,6 +113,35 @@ def test_a_model_that_knows_the_newer_limit_only_is_asked_again_once() -> None:
     assert run(work()) == [None, 7, 7]
 
 
+def test_a_server_that_forbids_a_word_is_asked_again_without_it_once() -> None:
+    """As Mistral's do, of which one after the other is learnt."""
+
+    async def strict(exchange: Exchange) -> None:
+        for word in ("stream_options", "max_completion_tokens"):
+            if word in exchange.body:
+                wrong = {
+                    "type": "extra_forbidden",
+                    "loc": ["body", word],
+                    "msg": "Extra inputs are not permitted",
+                }
+                await exchange.answer(422, {"object": "error", "message": {"detail": [wrong]}})
+                return
+        await openai_answer()(exchange)
+
+    async def work() -> list[dict[str, Any]]:
+        async with Upstream(strict).serving() as upstream:
+            far = remote(upstream)
+            for _ in range(2):
+                told = await answer(far, request(max_completion_tokens=7))
+                assert told.text == "Water flows downhill." and told.believed
+            await far.close()
+            return [exchange.body for exchange in upstream.exchanges]
+
+    bodies = run(work())
+    assert len(bodies) == 4
+    assert all("stream_options" not in body and body["max_tokens"] == 7 for body in bodies[2:])
+
+
 def test_what_changes_no_answer_is_left_out() -> None:
     body = asked(
         priority=3, cache_salt="x", top_k=-1, min_p=0, repetition_penalty=1.0, ignore_eos=False,

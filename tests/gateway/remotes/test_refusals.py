@@ -247,6 +247,14 @@ def test_an_echoed_key_is_told_to_nobody(echo: str, status: int, caplog: pytest.
         assert not pieces_in(text)
 
 
+def test_an_error_with_the_status_of_an_answer_is_told() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.answer(200, {"error": {"message": f"the backend is down, {KEY}", "type": "api_error"}})
+
+    error = refused(script)
+    assert error.elsewhere and "the backend is down" in str(error) and KEY not in str(error)
+
+
 def test_a_key_echoed_within_a_stream_s_error_is_told_to_nobody() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.begin()

@@ -45,7 +45,9 @@ def openai_body(there: There, request: ChatRequest) -> bytes:
     body = streamed(there, request, _SAME)
     body["messages"] = [_message(i, message, ids) for i, message in enumerate(request.messages)]
     if (most := allowed_tokens(request, there.max_output)) is not None:
-        newer = there.newer_limit or request.max_completion_tokens is not None
+        newer = there.newer_limit or (
+            request.max_completion_tokens is not None and "max_completion_tokens" not in there.forbids
+        )
         body["max_completion_tokens" if newer else "max_tokens"] = most
     if request.response_format is not None:
         body["response_format"] = _without_nulls(request.response_format)
@@ -66,11 +68,9 @@ def openai_body(there: There, request: ChatRequest) -> bytes:
 
 def streamed(there: There, request: msgspec.Struct, same: Sequence[str]) -> dict[str, Any]:
     """A body that asks for a stream with usage at its end, and hands on what the request says of `same`."""
-    body: dict[str, Any] = {
-        "model": there.name,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    body: dict[str, Any] = {"model": there.name, "stream": True}
+    if "stream_options" not in there.forbids:
+        body["stream_options"] = {"include_usage": True}
     return body | {field: value for field in same if (value := getattr(request, field)) is not None}
 
 

@@ -23,6 +23,8 @@ class There:
     """Tokens of an answer; None where it is not known."""
     newer_limit: bool = False
     """It knows `max_completion_tokens` only, and no `max_tokens`."""
+    forbids: frozenset[str] = frozenset()
+    """Of `stream_options` and `max_completion_tokens`, what it refuses, as Mistral's servers do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from headrace.gateway.remotes.errors import RemoteError, chats_only, garbage, no
 from headrace.gateway.remotes.logprobs import Vocabulary
 from headrace.gateway.remotes.outgoing import There, outgoing
 from headrace.gateway.remotes.parts import Parts
-from headrace.gateway.remotes.refusals import MAX_ERROR_BYTES, Told, by_status
+from headrace.gateway.remotes.refusals import MAX_ERROR_BYTES, Told, by_status, in_stream
 from headrace.gateway.remotes.run import RemoteRun
 from headrace.gateway.remotes.secret import Secret
 from headrace.gateway.remotes.tally import Asked, Tally
@@ -34,6 +34,8 @@ from headrace.routing.tables import ModelTable
 if TYPE_CHECKING:
     from headrace.gateway.remotes.connections import Response
 
+_LEFT_OUT = ("stream_options", "max_completion_tokens")
+"""Words that some servers refuse, and that a request can do without."""
 _ERROR_SECONDS = 2.0
 """For the body of a refusal."""
 _NO_SUCH_PATH = (404, 405)
@@ -151,11 +153,14 @@ class Remote:
         return vectors, tally.usage()
 
     def _learns_of(self, error: RemoteError) -> bool:
-        """Whether the refusal is of the older word for a limit, and so makes another try worthwhile."""
-        if self._there.newer_limit or (error.code, error.field) != ("unsupported_parameter", "max_tokens"):
-            return False
-        self._there = replace(self._there, newer_limit=True)
-        return True
+        """Whether the refusal is of a word that can be left out or said otherwise: it is tried again."""
+        known = self._there
+        if (error.code, error.field) == ("unsupported_parameter", "max_tokens"):
+            self._there = replace(known, newer_limit=True)
+        elif error.elsewhere and not error.broken:
+            told = frozenset(word for word in _LEFT_OUT if word in str(error))
+            self._there = replace(known, forbids=known.forbids | told)
+        return self._there != known
 
     async def _check(self, response: Response, expected: str = "text/event-stream") -> None:
         """Raises RemoteError where the response is nothing of the kind."""
@@ -167,6 +172,10 @@ class Remote:
             raise garbage(self.name, "a compressed answer, though none was asked for")
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != expected:
+            if kind == "application/json":
+                told = Told.in_body(await response.read_all(MAX_ERROR_BYTES, _ERROR_SECONDS))
+                if told.message:
+                    raise in_stream(self.name, told.scrubbed(self._secret))
             raise garbage(self.name, f"something else than {expected}")
 
     async def close(self) -> None:
