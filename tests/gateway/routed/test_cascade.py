@@ -81,6 +81,7 @@ def test_an_unsure_answer_is_better_than_none(tmp_path: Path, stream: bool) -> N
         answer = fleet.chat(stream=stream)
         assert text_of("chat", answer) == "I guess."
         assert answer.headers["x-headrace-attempts"] == "weak,strong"
+        assert answer.headers["x-headrace-why"] == "strong failed; weak answers, though not sure enough"
         assert fleet.decisions()[0]["status"] == "ok"
 
 

@@ -56,6 +56,8 @@ class Execution:
         self.hedged = False
         self.cascaded = False
         """A cheaper model's answer was not accepted."""
+        self._unsure = False
+        """Such an answer was given after all, for the better models failed."""
         self._members = members
         self._confidence = confidence
         self._names = deque(route.plan.order)
@@ -115,7 +117,7 @@ class Execution:
             policy=self.route.rule.name,
             model=first.name,
             tier=first.member.tier,
-            why=self.route.plan.why if first.name == self.route.plan.order[0] else self._why_not(first),
+            why=self._why(first),
             cost=whole_billionths(cost),
             attempts=self.tried,
             continued_by=[attempt.name for attempt in self.spoken[1:]],
@@ -261,6 +263,7 @@ class Execution:
         except Exception:
             if not later:
                 raise
+            self._unsure = True
             return later[-1]  # the better models failed: what was not sure is better than nothing
 
     def _is_good_enough(self, attempt: Attempt, following: Candidate, accept: float) -> bool:
@@ -308,9 +311,14 @@ class Execution:
 
     # what is told
 
-    def _why_not(self, attempt: Attempt) -> str:
+    def _why(self, attempt: Attempt) -> str:
+        failed = ", ".join(dict.fromkeys(name for name, _ in self.failures))
+        if self._unsure:
+            return f"{failed} failed; {attempt.name} answers, though not sure enough"
+        if attempt.name == self.route.plan.order[0]:
+            return self.route.plan.why
         if self._errors:
-            return f"{self.route.plan.order[0]} failed; {attempt.name} followed"
+            return f"{failed} failed; {attempt.name} followed"
         if self.cascaded:
             return "the answers of cheaper models were not sure enough"
         return f"{self.route.plan.order[0]} was late; {attempt.name} was sooner"
