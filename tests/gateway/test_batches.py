@@ -143,7 +143,7 @@ def test_batches_are_listed_page_by_page(client: Client) -> None:
 
 
 def test_a_cancelled_batch_keeps_what_it_has(tmp_path: Path) -> None:
-    with running(data_dir=tmp_path, step_seconds=0.01) as server, connect(server) as client:
+    with running(data_dir=tmp_path, step_seconds=0.05) as server, connect(server) as client:
         batch = begin(client, [chat_line(f"r{i}") for i in range(400)])
         wait(client, batch.id, lambda batch: batch.request_counts.completed > 0)
         with pytest.raises(openai.ConflictError, match="cancel it first"):
@@ -158,7 +158,7 @@ def test_a_cancelled_batch_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def test_a_batch_goes_on_after_a_restart(tmp_path: Path) -> None:
-    with running(data_dir=tmp_path, step_seconds=0.01) as server, connect(server) as client:
+    with running(data_dir=tmp_path, step_seconds=0.05) as server, connect(server) as client:
         batch = begin(client, [chat_line(f"r{i}") for i in range(120)])
         before = wait(client, batch.id, lambda batch: batch.request_counts.completed >= 16)
         assert before.status == "in_progress"
@@ -174,7 +174,7 @@ def test_a_batch_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_an_expired_batch_tells_what_it_did_not_answer(tmp_path: Path) -> None:
-    with running(data_dir=tmp_path, step_seconds=0.01) as server, connect(server) as client:
+    with running(data_dir=tmp_path, step_seconds=0.05) as server, connect(server) as client:
         batch = begin(client, [chat_line(f"r{i}") for i in range(200)])
         wait(client, batch.id, lambda batch: batch.request_counts.completed > 0)
     record = tmp_path / "batches" / f"{batch.id}.json"
