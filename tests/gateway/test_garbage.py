@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import resource
 import socket
 from typing import Any
@@ -312,6 +313,14 @@ def test_a_declared_body_over_the_limit_is_refused_unread(server: RunningGateway
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 52428800\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/embeddings"])
+def test_a_compressed_body_is_refused_by_its_header(server: RunningGateway, path: str) -> None:
+    body = gzip.compress(b'{"model": "fake", "messages": []}')
+    answer = httpx.post(server.url + path, content=body, headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    assert "content-encoding" in answer.text and "gzip" in answer.text
 
 
 @pytest.mark.parametrize("chunked", [False, True])

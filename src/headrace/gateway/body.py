@@ -22,26 +22,15 @@ class ClientGoneError(Exception):
     """The client closed the connection before its answer was complete."""
 
 
-def _declared_length(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value)
-    return 0
-
-
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body. One of more than `limit` bytes is refused before it is held, chunked or not.
 
-    So is one that the bodies of other requests leave no room for (429).
+    So is one that the bodies of other requests leave no room for (429), and a compressed one (415).
 
     Once the refusal is sent, the server drops what else of the body arrives, so a client that writes all
     before it reads still gets its answer.
     """
-    too_large = RequestError(
-        f"The body is too large: at most {limit} bytes are accepted.", status=413, code="request_too_large"
-    )
-    if _declared_length(scope) > limit:
-        raise too_large
+    _check_headers(scope, limit)
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -51,11 +40,30 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > limit:
-            raise too_large
+            raise _too_large(limit)
         counted(scope, len(chunk))
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
+
+
+def _check_headers(scope: Scope, limit: int) -> None:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > limit:
+            raise _too_large(limit)
+        if name == b"content-encoding" and value.lower() != b"identity":
+            given = value.decode("latin-1")
+            raise RequestError(
+                f"Invalid 'content-encoding': bodies are read as they are, and not {given!r:.40}.",
+                "content-encoding",
+                status=415,
+                code="unsupported_content_encoding",
+            )
+
+
+def _too_large(limit: int) -> RequestError:
+    told = f"The body is too large: at most {limit} bytes are accepted."
+    return RequestError(told, status=413, code="request_too_large")
 
 
 def decode(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:

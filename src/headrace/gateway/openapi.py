@@ -33,7 +33,7 @@ _ERRORS = {
     "408": "The request did not arrive in time.",
     "409": "Not in this state.",
     "413": "The request is too large.",
-    "415": "The content type is another than expected.",
+    "415": "The content type or encoding is another than expected.",
     "429": "Too many requests; Retry-After says when to try again.",
     "500": "A fault of the server; its log has the number that the error tells.",
     "503": "Not now: the server ends, or a model cannot be reached. Retry-After says when to try again.",
