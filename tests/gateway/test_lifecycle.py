@@ -58,7 +58,7 @@ def test_a_client_that_goes_away_cancels_its_request(stream: bool, prompt: objec
         assert any(noticed_after(server) < 0.25 for _ in range(3))
         eventually(lambda: server.gateway.admission.admitted == 0)
         assert server.gateway.admission.waiting == 0
-        assert 'status="499"' in httpx.get(f"{server.url}/metrics").text
+        eventually(lambda: 'status="499"' in httpx.get(f"{server.url}/metrics").text)
         assert server.chat().status_code == 200
 
 
