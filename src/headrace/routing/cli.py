@@ -63,6 +63,7 @@ def route() -> None:
 def train(data: Path, output: Path, models: str | None, seed: int) -> None:
     """Learn a router from DATA, and write it to a file."""
     records = _comparable(data, models)
+    click.echo(f"learning from {len(records)} records of {', '.join(records.models)}", err=True)
     estimator = learn(records, seed)
     artefact.save(Router(estimator), output)
     count = len(estimator.seen)
