@@ -44,6 +44,8 @@ async def open_loop(
         request = client.target.request(ask)  # before it is due: making a long prompt takes a while
         due = began + arrival / speed
         await asyncio.sleep(due - now())
+        while now() < due:  # uvloop's timers may be a millisecond early
+            await asyncio.sleep(0)
         playing.append(asyncio.create_task(_play(client, session, ask, request, due, note)))
     return [record for played in playing for record in await played]
 
