@@ -6,6 +6,7 @@ import msgspec
 
 from headrace.errors import RequestError
 from headrace.gateway.field_names import in_own_names
+from headrace.gateway.json_line import encode
 
 _TYPES = {
     401: "authentication_error",
@@ -42,4 +43,4 @@ def error_json(error: RequestError) -> bytes:
     """The error as JSON; the message names the field, for this dialect has no other place for it."""
     told = in_own_names(error, _NAMES)
     kind = _TYPES.get(error.status, "invalid_request_error")
-    return msgspec.json.encode(ErrorBody(ErrorDetail(kind, str(told))))
+    return encode(ErrorBody(ErrorDetail(kind, str(told))))
