@@ -17,6 +17,7 @@ from headrace.gateway.prompts import (
     offered_tools,
     render_messages,
     split_prompts,
+    stop_strings,
     text_of,
 )
 from headrace.gateway.served import ServedModel
@@ -93,7 +94,7 @@ async def _submits(
     """One message to the worker for each choice of each prompt. Without a seed they get a random one."""
     seed = random.getrandbits(64) if request.seed is None else request.seed % 2**64
     wanted = answer_tokens(request)
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    stop = stop_strings(request)
     bias, stop_ids = logit_bias(model, request), stop_token_ids(model, request)
     constraint = await _constraint(model, request, tools, tail)
     choices = request.n or 1

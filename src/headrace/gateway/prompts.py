@@ -53,6 +53,11 @@ def answer_tokens(request: ChatRequest | CompletionRequest) -> int | None:
     return request.max_tokens if request.max_tokens is None else max(1, request.max_tokens)
 
 
+def stop_strings(request: ChatRequest | CompletionRequest) -> list[str]:
+    """Where the answer is to end."""
+    return [request.stop] if isinstance(request.stop, str) else request.stop or []
+
+
 async def encode_prompt(
     model: ServedModel, prompt: Prompt, field: str, answer: int | None = None
 ) -> list[int]:

@@ -10,7 +10,7 @@ import msgspec
 from headrace.errors import RequestError
 from headrace.gateway.errors import missing
 from headrace.gateway.openai.requests import ChatMessage, ChatRequest, NamedTool, Tool, ToolCall
-from headrace.gateway.prompts import offered_tools
+from headrace.gateway.prompts import offered_tools, stop_strings
 from headrace.gateway.remotes.call_ids import CallIds, call_ids
 from headrace.gateway.remotes.contents import Image, contents
 from headrace.gateway.remotes.errors import not_expressible
@@ -40,8 +40,7 @@ def check_anthropic(name: str, request: ChatRequest) -> None:
     refuse_unknown(name, request, _UNKNOWN)
     if request.temperature is not None and request.temperature > 1:
         raise not_expressible(name, "temperature", "takes at most 1")
-    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    if any(stop.isspace() for stop in stops):
+    if any(stop.isspace() for stop in stop_strings(request)):
         raise not_expressible(name, "stop", "stops at no white space alone")
     if request.response_format is not None and request.response_format.type == "json_object":
         raise not_expressible(name, "response_format", "can be held to a JSON schema, but not to any object")
@@ -71,8 +70,8 @@ def _set_sampling(body: dict[str, Any], request: ChatRequest) -> None:
             body[field] = value
     if request.top_k is not None and request.top_k > 0:
         body["top_k"] = request.top_k
-    if request.stop:
-        body["stop_sequences"] = [request.stop] if isinstance(request.stop, str) else request.stop
+    if stops := stop_strings(request):
+        body["stop_sequences"] = stops
 
 
 def _set_tools(body: dict[str, Any], request: ChatRequest) -> None:
