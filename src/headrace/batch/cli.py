@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import signal
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ from headrace.address import parse_url
 from headrace.batch.askers import own_worker, server
 from headrace.batch.run import Ask, Run, Summary
 from headrace.config import options
+from headrace.engine_options import engine_settings
 from headrace.models.local import local_file
 from headrace.models.registry import resolve_to_run
 from headrace.option_types import FiniteNumber, WholeNumber
@@ -69,7 +69,6 @@ def batch(
     api_key: str | None,
     concurrency: int | None,
     timeout: float,
-    cache_gib: float | None,
     **engine: Any,
 ) -> int:
     """Answer the file REQUESTS into the file RESULTS.
@@ -89,8 +88,7 @@ def batch(
         window = concurrency or 64
         asker = server(parse_url(url, api_key), window, timeout)
     else:
-        cache_bytes = None if cache_gib is None else math.ceil(cache_gib * 2**30)
-        settings = WorkerSettings(model=model, cache_bytes=cache_bytes, **engine)
+        settings = WorkerSettings(**engine_settings(model=model, **engine))
         for name in filter(None, (settings.model, settings.draft_model)):
             resolve_to_run(name)
         window = concurrency or 2 * settings.max_running
